@@ -1,0 +1,69 @@
+package lockpb
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"lockfs"
+	"lockfs/sequencer"
+)
+
+func TestStatCrossesTheWire(t *testing.T) {
+	for _, s := range []lockfs.Stat{
+		{},
+		{
+			Path: "/ls/ny1/a", Type: lockfs.File, Ephemeral: true, OwnerSession: 7,
+			Instance: 1, ContentGeneration: 2, LockGeneration: 3, ACLGeneration: 4,
+			Checksum: 1 << 63, Size: 5,
+			ACL:   lockfs.ACLNames{Read: "r", Write: "w", ChangeACL: "c"},
+			Mtime: time.Unix(12, 34),
+		},
+	} {
+		if got := StatFromWire(StatToWire(s)); got != s {
+			t.Errorf("%+v became %+v", s, got)
+		}
+	}
+	if got := StatFromWire(nil); got != (lockfs.Stat{}) {
+		t.Errorf("no stat became %+v", got)
+	}
+}
+
+func TestSequencerCrossesTheWire(t *testing.T) {
+	s := sequencer.Sequencer{Path: "/ls/ny1/a", Mode: lockfs.Exclusive, Generation: 41}
+	if got := SequencerFromWire(SequencerToWire(s)); got != s {
+		t.Errorf("%v became %v", s, got)
+	}
+	if SequencerToWire(sequencer.Sequencer{}) != nil {
+		t.Error("the zero sequencer guards something")
+	}
+}
+
+func TestErrorsCrossTheWire(t *testing.T) {
+	detailed := &lockfs.Error{Op: "open", Path: "/ls/x/y", Kind: lockfs.ErrStale, Detail: "gone"}
+	for _, c := range []struct {
+		err    error
+		kind   lockfs.Kind
+		detail string
+	}{
+		{nil, 0, ""},
+		{detailed, lockfs.ErrStale, "gone"},
+		{fmt.Errorf("more: %w", detailed), lockfs.ErrStale, "gone"},
+		{lockfs.ErrBusy, lockfs.ErrBusy, ""},
+		{io.EOF, lockfs.ErrInternal, "EOF"},
+	} {
+		kind, detail := FailureOf(c.err)
+		if kind != uint32(c.kind) || detail != c.detail {
+			t.Errorf("%v crosses as %d %q", c.err, kind, detail)
+		}
+		back := ErrorOf(kind, detail, "open", "/ls/x/y")
+		if (back == nil) != (c.err == nil) || lockfs.KindOf(back) != c.kind {
+			t.Errorf("%v came back as %v", c.err, back)
+		}
+	}
+	if err := ErrorOf(4711, "", "open", ""); !errors.Is(err, lockfs.ErrInternal) {
+		t.Errorf("an impossible kind became %v", err)
+	}
+}
