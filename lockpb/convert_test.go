@@ -67,3 +67,16 @@ func TestErrorsCrossTheWire(t *testing.T) {
 		t.Errorf("an impossible kind became %v", err)
 	}
 }
+
+func TestErrorsEndStreams(t *testing.T) {
+	err := FromStatus(StatusOf(&lockfs.Error{Op: "x", Kind: lockfs.ErrCell, Detail: "this is ny2"}), "hello", "")
+	if !errors.Is(err, lockfs.ErrCell) || err.Error() != "hello: another cell: this is ny2" {
+		t.Errorf("came back as %v", err)
+	}
+	if err := FromStatus(io.EOF, "hello", ""); !errors.Is(err, lockfs.ErrUnavailable) {
+		t.Errorf("a broken stream is %v", err)
+	}
+	if StatusOf(nil) != nil || FromStatus(nil, "", "") != nil {
+		t.Error("no error became one")
+	}
+}
