@@ -1,0 +1,150 @@
+// Package raft keeps one log on several replicas: what a majority has written is never lost, and
+// every replica feeds the same entries in the same order to its Machine.
+//
+// It is a shell around go.etcd.io/raft/v3, which decides everything and does nothing; here are the
+// goroutines, the disk and the network that it needs. What the proposals say, and what the Machine
+// makes of them, it does not know.
+package raft
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"lockfs/internal/clock"
+)
+
+// Errors that callers act on.
+var (
+	ErrNotLeader  = errors.New("raft: this replica does not lead")
+	ErrOverloaded = errors.New("raft: too much waits already")
+	ErrTooLarge   = errors.New("raft: the proposal is too large")
+	ErrStopped    = errors.New("raft: the replica has stopped")
+)
+
+// A Machine is what the log is for. Its methods are called one at a time, by the replica's one
+// apply goroutine, in the order of the log.
+type Machine interface {
+	// Apply takes the proposals of one entry. An error stops the replica. Indexes grow, but not
+	// all of them carry proposals.
+	Apply(index uint64, proposals [][]byte) error
+	// Checkpoint takes hold of the state as applied so far. The returned function makes that state
+	// durable together with position, which is opaque to the machine and to be given to Start as
+	// Config.Position; it runs in the background while Apply goes on. One is under way at a time,
+	// and none during Restore.
+	Checkpoint(position []byte) (save func() error)
+	// Snapshot opens the last durable checkpoint. What it returns is used by another goroutine.
+	Snapshot() (Snapshot, error)
+	// Restore replaces the state, durably, by what a Snapshot's WriteTo wrote elsewhere, and
+	// returns the position that was checkpointed with it. An error stops the replica.
+	Restore(r io.Reader) (position []byte, err error)
+	// Leadership tells every change of leader or term, possibly later than the fact. Propose
+	// checks the term, so that nothing is proposed on a belief that is out of date.
+	Leadership(l Leadership)
+}
+
+// Leadership is who leads, as far as this replica knows.
+type Leadership struct {
+	Term    uint64
+	Leader  uint64 // a member's id, 0 if none is known
+	Leading bool   // the leader is this replica
+}
+
+// A Snapshot is a state that stays as it is while it is read.
+type Snapshot interface {
+	Position() []byte // as given to Checkpoint
+	WriteTo(w io.Writer) (int64, error)
+	Close() error
+}
+
+// A Member is one replica of the cell. An id is never used again for another one.
+type Member struct {
+	ID      uint64
+	Name    string
+	Address string // what Config.Dial is given
+}
+
+// Config is what a replica starts with. The zero values of the fields marked optional stand for
+// the defaults named there.
+type Config struct {
+	ClusterID uint64
+	ID        uint64   // of this member
+	Members   []Member // of a new cell, the same list on all; of no account once the log has begun
+	Machine   Machine
+	Position  []byte // of the checkpoint that the machine was loaded from; nil: none
+	Storage   Storage // closed by the replica
+
+	Clock  clock.Clock
+	Logger *slog.Logger
+	// Dial connects to the address of a member.
+	Dial        func(ctx context.Context, address string) (net.Conn, error)
+	Credentials credentials.TransportCredentials // optional: none, plain connections
+
+	Tick              time.Duration // optional: 50 ms. Heartbeats are sent every 2, elections begin after 10 to 19
+	CheckpointEntries uint64        // optional: 20,000 entries applied are due for a checkpoint
+	CheckpointBytes   uint64        // optional: 16 MiB applied are
+	TailEntries       uint64        // optional: 10,000 entries before a checkpoint are kept for stragglers
+	TailBytes         uint64        // optional: not more than 32 MiB of them
+}
+
+// Status is how a replica sees its cell.
+type Status struct {
+	ID        uint64
+	Term      uint64
+	Leader    uint64 // 0 if none is known
+	Role      string // leader, follower, candidate, pre-candidate
+	Committed uint64
+	Applied   uint64
+	Members   []MemberStatus // by id
+}
+
+// MemberStatus is how a replica sees a member. Only the leader knows Match.
+type MemberStatus struct {
+	Member
+	Learner bool
+	Match   uint64 // the log of the member is known to agree with the leader's up to here
+	Active  bool   // it was heard from within an election timeout
+}
+
+// A Replica is one member of a cell.
+type Replica struct{}
+
+// Start starts a replica from what its storage and its machine hold.
+func Start(cfg Config) (*Replica, error) { return nil, errors.New("raft: under construction") }
+
+// Register makes s serve the other replicas.
+func (r *Replica) Register(s grpc.ServiceRegistrar) {}
+
+// Propose puts data into the log if this replica leads in term. Proposals enter the log in the
+// order of the calls; while the replica leads in term none is dropped, and those still waiting
+// when it ceases to are discarded, which Machine.Leadership tells. It never waits.
+func (r *Replica) Propose(term uint64, data []byte) error { return ErrNotLeader }
+
+// ReadIndex returns an index such that a state in which it is applied shows everything that was
+// committed anywhere when ReadIndex was called: a majority confirmed after the call that this
+// replica leads. It fails with ErrNotLeader at once where it does not or no longer leads.
+func (r *Replica) ReadIndex(ctx context.Context) (uint64, error) { return 0, ErrNotLeader }
+
+// Member returns a member of the cell.
+func (r *Replica) Member(id uint64) (Member, bool) { return Member{}, false }
+
+// Status returns how things stand.
+func (r *Replica) Status() Status { return Status{} }
+
+// TransferLeadership hands leadership to the most advanced live voter and waits until it is lost.
+func (r *Replica) TransferLeadership(ctx context.Context) error { return ErrNotLeader }
+
+// Stop ends the replica, after a last checkpoint, and waits for its end.
+func (r *Replica) Stop() {}
+
+// Done is closed when the replica has ended, by Stop or of itself.
+func (r *Replica) Done() <-chan struct{} { return nil }
+
+// Err tells, after Done, why the replica ended of itself; nil after Stop.
+func (r *Replica) Err() error { return nil }
