@@ -42,8 +42,9 @@ type Machine interface {
 	// Snapshot opens the last durable checkpoint. What it returns is used by another goroutine.
 	Snapshot() (Snapshot, error)
 	// Restore replaces the state, durably, by what a Snapshot's WriteTo wrote elsewhere, and
-	// returns the position that was checkpointed with it. An error stops the replica.
-	Restore(r io.Reader) (position []byte, err error)
+	// returns the position that was checkpointed with it and the index of the last proposals in it.
+	// An error stops the replica.
+	Restore(r io.Reader) (position []byte, applied uint64, err error)
 	// Leadership tells every change of leader or term, possibly later than the fact. Propose
 	// checks the term, so that nothing is proposed on a belief that is out of date.
 	Leadership(l Leadership)
@@ -77,7 +78,7 @@ type Config struct {
 	ID        uint64   // of this member
 	Members   []Member // of a new cell, the same list on all; of no account once the log has begun
 	Machine   Machine
-	Position  []byte // of the checkpoint that the machine was loaded from; nil: none
+	Position  []byte  // of the checkpoint that the machine was loaded from; nil: none
 	Storage   Storage // closed by the replica
 
 	Clock  clock.Clock

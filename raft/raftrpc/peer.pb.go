@@ -337,6 +337,128 @@ func (x *MemberInfo) GetAddress() string {
 	return ""
 }
 
+// Position is where in the log a state stands, and what raft must know to go on from there.
+type Position struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`                         // of the last entry applied to the state
+	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`                           // of that entry
+	ConfState     []byte                 `protobuf:"bytes,3,opt,name=conf_state,json=confState,proto3" json:"conf_state,omitempty"` // raftpb.ConfState, marshalled
+	Members       []*MemberInfo          `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`                      // by id
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Position) Reset() {
+	*x = Position{}
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Position) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Position) ProtoMessage() {}
+
+func (x *Position) ProtoReflect() protoreflect.Message {
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Position.ProtoReflect.Descriptor instead.
+func (*Position) Descriptor() ([]byte, []int) {
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Position) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Position) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Position) GetConfState() []byte {
+	if x != nil {
+		return x.ConfState
+	}
+	return nil
+}
+
+func (x *Position) GetMembers() []*MemberInfo {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// LogOwner stands at the head of each segment of a log.
+type LogOwner struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     uint64                 `protobuf:"varint,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	MemberId      uint64                 `protobuf:"varint,2,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogOwner) Reset() {
+	*x = LogOwner{}
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogOwner) ProtoMessage() {}
+
+func (x *LogOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogOwner.ProtoReflect.Descriptor instead.
+func (*LogOwner) Descriptor() ([]byte, []int) {
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LogOwner) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *LogOwner) GetMemberId() uint64 {
+	if x != nil {
+		return x.MemberId
+	}
+	return 0
+}
+
 var File_raft_raftrpc_peer_proto protoreflect.FileDescriptor
 
 const file_raft_raftrpc_peer_proto_rawDesc = "" +
@@ -362,7 +484,17 @@ const file_raft_raftrpc_peer_proto_rawDesc = "" +
 	"MemberInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress2\x84\x01\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\"\x86\x01\n" +
+	"\bPosition\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
+	"\n" +
+	"conf_state\x18\x03 \x01(\fR\tconfState\x121\n" +
+	"\amembers\x18\x04 \x03(\v2\x17.lockfs.raft.MemberInfoR\amembers\"F\n" +
+	"\bLogOwner\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\x04R\tclusterId\x12\x1b\n" +
+	"\tmember_id\x18\x02 \x01(\x04R\bmemberId2\x84\x01\n" +
 	"\x04Peer\x12;\n" +
 	"\bMessages\x12\x16.lockfs.raft.PeerFrame\x1a\x15.lockfs.raft.PeerDone(\x01\x12?\n" +
 	"\bSnapshot\x12\x1a.lockfs.raft.SnapshotFrame\x1a\x15.lockfs.raft.PeerDone(\x01B\x15Z\x13lockfs/raft/raftrpcb\x06proto3"
@@ -379,7 +511,7 @@ func file_raft_raftrpc_peer_proto_rawDescGZIP() []byte {
 	return file_raft_raftrpc_peer_proto_rawDescData
 }
 
-var file_raft_raftrpc_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_raft_raftrpc_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_raft_raftrpc_peer_proto_goTypes = []any{
 	(*PeerDone)(nil),      // 0: lockfs.raft.PeerDone
 	(*Greeting)(nil),      // 1: lockfs.raft.Greeting
@@ -387,19 +519,22 @@ var file_raft_raftrpc_peer_proto_goTypes = []any{
 	(*SnapshotFrame)(nil), // 3: lockfs.raft.SnapshotFrame
 	(*EntryData)(nil),     // 4: lockfs.raft.EntryData
 	(*MemberInfo)(nil),    // 5: lockfs.raft.MemberInfo
+	(*Position)(nil),      // 6: lockfs.raft.Position
+	(*LogOwner)(nil),      // 7: lockfs.raft.LogOwner
 }
 var file_raft_raftrpc_peer_proto_depIdxs = []int32{
 	1, // 0: lockfs.raft.PeerFrame.greeting:type_name -> lockfs.raft.Greeting
 	1, // 1: lockfs.raft.SnapshotFrame.greeting:type_name -> lockfs.raft.Greeting
-	2, // 2: lockfs.raft.Peer.Messages:input_type -> lockfs.raft.PeerFrame
-	3, // 3: lockfs.raft.Peer.Snapshot:input_type -> lockfs.raft.SnapshotFrame
-	0, // 4: lockfs.raft.Peer.Messages:output_type -> lockfs.raft.PeerDone
-	0, // 5: lockfs.raft.Peer.Snapshot:output_type -> lockfs.raft.PeerDone
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	5, // 2: lockfs.raft.Position.members:type_name -> lockfs.raft.MemberInfo
+	2, // 3: lockfs.raft.Peer.Messages:input_type -> lockfs.raft.PeerFrame
+	3, // 4: lockfs.raft.Peer.Snapshot:input_type -> lockfs.raft.SnapshotFrame
+	0, // 5: lockfs.raft.Peer.Messages:output_type -> lockfs.raft.PeerDone
+	0, // 6: lockfs.raft.Peer.Snapshot:output_type -> lockfs.raft.PeerDone
+	5, // [5:7] is the sub-list for method output_type
+	3, // [3:5] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_raft_raftrpc_peer_proto_init() }
@@ -413,7 +548,7 @@ func file_raft_raftrpc_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_raft_raftrpc_peer_proto_rawDesc), len(file_raft_raftrpc_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,7 +32,8 @@ type PeerClient interface {
 	// Messages carries raft messages one way. The first frame is the greeting; a peer of another
 	// cluster, or who is not the member it takes us for, ends the stream with the reason.
 	Messages(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[PeerFrame, PeerDone], error)
-	// Snapshot carries one MsgSnap, followed by the state in chunks.
+	// Snapshot carries one MsgSnap, followed by the state in chunks. The answer comes when the state
+	// has arrived; that it is in use is told by the log's own acknowledgements.
 	Snapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotFrame, PeerDone], error)
 }
 
@@ -77,7 +78,8 @@ type PeerServer interface {
 	// Messages carries raft messages one way. The first frame is the greeting; a peer of another
 	// cluster, or who is not the member it takes us for, ends the stream with the reason.
 	Messages(grpc.ClientStreamingServer[PeerFrame, PeerDone]) error
-	// Snapshot carries one MsgSnap, followed by the state in chunks.
+	// Snapshot carries one MsgSnap, followed by the state in chunks. The answer comes when the state
+	// has arrived; that it is in use is told by the log's own acknowledgements.
 	Snapshot(grpc.ClientStreamingServer[SnapshotFrame, PeerDone]) error
 	mustEmbedUnimplementedPeerServer()
 }
