@@ -1,0 +1,5 @@
+//go:build race
+
+package proccell
+
+const raceEnabled = true
