@@ -1,0 +1,201 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"lockfs"
+	"lockfs/client"
+	"lockfs/lockpb"
+	"lockfs/sequencer"
+)
+
+func viewReplica(a client.ReplicaStatus, committed uint64) replicaView {
+	if a.Err != nil {
+		return replicaView{Address: a.Address, Error: a.Err.Error()}
+	}
+	s := a.Status
+	view := replicaView{
+		Address: a.Address, Replica: s.Replica, Role: s.Role, Epoch: s.Epoch, Applied: s.Applied,
+		Hash: fmt.Sprintf("%016x", s.Hash),
+	}
+	if committed > s.Applied {
+		view.Lag = committed - s.Applied
+	}
+	return view
+}
+
+// viewMembers also counts how many voters may still be lost before no majority is left.
+func viewMembers(s *lockpb.StatusAnswer) (members []memberView, mayLose int) {
+	voters, live := 0, 0
+	for _, m := range s.Members {
+		reachable := m.Reachable || m.Master
+		members = append(members, memberView{Name: m.Name, Address: m.Address, Voter: m.Voter, Reachable: reachable})
+		if m.Voter {
+			voters++
+		}
+		if m.Voter && reachable {
+			live++
+		}
+	}
+	return members, max(0, live-(voters/2+1))
+}
+
+func viewLocks(states []client.LockState, now time.Time) locksView {
+	view := locksView{Locks: []lockView{}}
+	for _, s := range states {
+		lock := lockView{
+			Path: s.Path, Instance: s.Instance, Mode: s.Mode.String(), Generation: s.Generation,
+			Holders: []holderView{}, Waiters: []waiterView{}, Delays: []delayView{},
+		}
+		if s.Mode != lockfs.Free {
+			lock.Sequencer = sequencer.Sequencer{Path: s.Path, Mode: s.Mode, Generation: s.Generation}.String()
+		}
+		for _, h := range s.Holders {
+			lock.Holders = append(lock.Holders, holderView{
+				partyView: partyView{h.Host, h.Identity, h.Session, h.Owner, h.Note},
+				Since:     h.Since, HeldMS: max(0, now.Sub(h.Since)).Milliseconds(), LockDelay: h.LockDelay.String(),
+			})
+		}
+		for _, wait := range s.Waiters {
+			lock.Waiters = append(lock.Waiters, waiterView{
+				partyView: partyView{wait.Host, wait.Identity, wait.Session, wait.Owner, wait.Note},
+				Mode:      wait.Mode.String(), WaitedMS: wait.Waited.Milliseconds(),
+			})
+		}
+		for _, d := range s.Delays {
+			lock.Delays = append(lock.Delays, delayView{d.Mode.String(), d.Left.Milliseconds()})
+		}
+		view.Locks = append(view.Locks, lock)
+	}
+	return view
+}
+
+// write prints one line for each holder, waiter and delay, and nothing at all where there is none.
+func (v locksView) write(w io.Writer) error {
+	var rows [][]string
+	row := func(l lockView, state, mode string, p partyView, ms int64, note string) {
+		session := "-"
+		if p.Session != 0 {
+			session = number(p.Session)
+		}
+		rows = append(rows, []string{string(l.Path), state, mode, number(l.Generation), dash(p.Host), session,
+			milliseconds(ms).Round(100 * time.Millisecond).String(), dash(note)})
+	}
+	for _, l := range v.Locks {
+		for _, h := range l.Holders {
+			row(l, "held", l.Mode, h.partyView, h.HeldMS, h.Note)
+		}
+		for _, wait := range l.Waiters {
+			row(l, "waits", wait.Mode, wait.partyView, wait.WaitedMS, wait.Note)
+		}
+		for _, d := range l.Delays {
+			row(l, "delayed", d.Mode, partyView{}, d.LeftMS, "left of the lock-delay")
+		}
+	}
+	return table(w, []string{"PATH", "STATE", "MODE", "GENERATION", "HOST", "SESSION", "TIME", "NOTE"}, rows)
+}
+
+func (v statusView) write(w io.Writer) error {
+	var rows [][]string
+	for _, r := range v.Replicas {
+		if r.Error != "" {
+			rows = append(rows, []string{r.Address, "-", "-", "-", "-", "-", r.Error})
+			continue
+		}
+		rows = append(rows, []string{r.Address, r.Replica, r.Role, number(r.Epoch), number(r.Applied), number(r.Lag), r.Hash})
+	}
+	if err := table(w, []string{"ADDRESS", "REPLICA", "ROLE", "EPOCH", "APPLIED", "LAG", "HASH"}, rows); err != nil {
+		return err
+	}
+	if v.Master == "" {
+		_, err := fmt.Fprintf(w, "cell %s has no master\n", v.Cell)
+		return err
+	}
+	var members []string
+	for _, m := range v.Members {
+		member := m.Name + "=" + m.Address
+		if !m.Voter {
+			member += " (learner)"
+		}
+		if !m.Reachable {
+			member += " (unreachable)"
+		}
+		members = append(members, member)
+	}
+	_, err := fmt.Fprintf(w, "cell %s: master %s, epoch %d, lease %s, grace %s, %d nodes, %d bytes, %d sessions\n"+
+		"members: %s; %d more may be lost\n",
+		v.Cell, v.Master, v.Epoch, v.Lease, v.Grace, v.Nodes, v.Bytes, v.Sessions,
+		strings.Join(members, ", "), v.MayLose)
+	return err
+}
+
+func (v statView) write(w io.Writer) error {
+	permanence := v.Permanence
+	if v.OwnerSession != 0 {
+		permanence += ", of session " + number(v.OwnerSession)
+	}
+	size := "size"
+	if v.Type == "directory" {
+		size = "children"
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range [][2]string{
+		{"path", string(v.Path)},
+		{"type", v.Type},
+		{"permanence", permanence},
+		{size, strconv.FormatInt(v.Size, 10)},
+		{"mtime", v.Mtime.Format(time.RFC3339Nano)},
+		{"instance", number(v.Instance)},
+		{"content_generation", number(v.ContentGeneration)},
+		{"lock_generation", number(v.LockGeneration)},
+		{"acl_generation", number(v.ACLGeneration)},
+		{"checksum", v.Checksum},
+		{"acl.read", dash(v.ACL.Read)},
+		{"acl.write", dash(v.ACL.Write)},
+		{"acl.change_acl", dash(v.ACL.ChangeACL)},
+	} {
+		fmt.Fprintf(out, "%s\t%s\n", line[0], line[1])
+	}
+	return out.Flush()
+}
+
+func writeEntries(w io.Writer, entries []entryView) error {
+	for _, e := range entries {
+		slash := ""
+		if e.Type == "directory" {
+			slash = "/"
+		}
+		if _, err := fmt.Fprintln(w, e.Name+slash); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// table prints rows under a header, in columns, and nothing where there are no rows.
+func table(w io.Writer, header []string, rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, strings.Join(header, "\t"))
+	for _, row := range rows {
+		fmt.Fprintln(out, strings.Join(row, "\t"))
+	}
+	return out.Flush()
+}
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// dash is what stands in a column that would be empty.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
