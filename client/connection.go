@@ -1,0 +1,190 @@
+package client
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"lockfs"
+	"lockfs/internal/clock"
+	"lockfs/lockpb"
+)
+
+const (
+	dialTimeout = 2 * time.Second // for a replica to accept a connection and say who it is
+	userTimeout = 4 * time.Second // for the peer's kernel to acknowledge what was sent
+	maxMessage  = 64 << 20        // a listing of a directory at its bound has some 30 MiB
+)
+
+// dialTCP is the default of Config.Dial. A host that has gone without a word shows by what it does
+// not acknowledge, which by default TCP would wait a quarter of an hour for.
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if failed := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+		}); failed != nil {
+			return failed
+		}
+		return err
+	}}
+	return d.DialContext(ctx, "tcp", address)
+}
+
+// clientConn prepares a connection to one replica. It is made and thrown away whole: gRPC's own
+// reconnecting knows nothing of masters.
+func (c *Client) clientConn(address string) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if c.cfg.TLS != nil {
+		creds = credentials.NewTLS(c.cfg.TLS)
+	}
+	return grpc.NewClient("passthrough:///"+address,
+		grpc.WithContextDialer(c.cfg.Dial),
+		grpc.WithNoProxy(),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+	)
+}
+
+// connection is two streams to one master: for calls, and for keep-alives, so that no long answer
+// stands before one of those.
+type connection struct {
+	address string
+	welcome *lockpb.Welcome
+	calls   *stream
+	keeps   *stream
+}
+
+func (l *connection) cancel() {
+	l.calls.cancel()
+	l.keeps.cancel()
+}
+
+// stream is one gRPC connection with one Session stream on it.
+type stream struct {
+	conn    *grpc.ClientConn
+	session lockpb.Cell_SessionClient
+	cancel  context.CancelFunc
+
+	mu     sync.Mutex
+	queue  []*lockpb.ClientFrame // bounded by the machine's open calls
+	signal chan struct{}         // the queue is not empty; holds one
+}
+
+// open connects to a replica and greets it. Without an error the stream is to be closed.
+func (c *Client) open(ctx context.Context, address string, cluster uint64) (*stream, *lockpb.Welcome, error) {
+	conn, err := c.clientConn(address)
+	if err != nil {
+		return nil, nil, &lockfs.Error{Op: "connect to " + address, Kind: lockfs.ErrInvalid, Detail: err.Error()}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &stream{conn: conn, cancel: cancel, signal: make(chan struct{}, 1)}
+	var welcome *lockpb.Welcome
+	err = within(c.cfg.Clock, dialTimeout, cancel, func() error {
+		welcome, err = s.greet(ctx, &lockpb.Hello{Cell: c.cfg.Cell, ClusterId: cluster})
+		return err
+	})
+	if err != nil {
+		s.close()
+		return nil, nil, lockpb.FromStatus(err, "connect to "+address, "")
+	}
+	return s, welcome, nil
+}
+
+func (s *stream) greet(ctx context.Context, h *lockpb.Hello) (*lockpb.Welcome, error) {
+	var err error
+	if s.session, err = lockpb.NewCellClient(s.conn).Session(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.session.Send(&lockpb.ClientFrame{Frame: &lockpb.ClientFrame_Hello{Hello: h}}); err != nil {
+		_, err = s.session.Recv() // has the reason
+		return nil, err
+	}
+	f, err := s.session.Recv()
+	if err != nil {
+		return nil, err
+	}
+	if f.GetWelcome() == nil {
+		return nil, &lockfs.Error{Kind: lockfs.ErrInternal, Detail: "its first frame is not a welcome"}
+	}
+	return f.GetWelcome(), nil
+}
+
+// within calls cancel if do takes longer than d.
+func within(k clock.Clock, d time.Duration, cancel context.CancelFunc, do func() error) error {
+	timer := k.NewTimer(d)
+	done := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-timer.C():
+			cancel()
+		case <-done:
+		}
+	})
+	err := do()
+	close(done)
+	watch.Wait()
+	timer.Stop()
+	return err
+}
+
+func (s *stream) close() {
+	s.cancel()
+	s.conn.Close()
+}
+
+// push queues frames for sending, and never waits.
+func (s *stream) push(frames []*lockpb.ClientFrame) {
+	if len(frames) == 0 {
+		return
+	}
+	s.mu.Lock()
+	s.queue = append(s.queue, frames...)
+	s.mu.Unlock()
+	select {
+	case s.signal <- struct{}{}:
+	default:
+	}
+}
+
+// send sends what is queued until the stream ends.
+func (s *stream) send() {
+	for {
+		select {
+		case <-s.session.Context().Done():
+			return
+		case <-s.signal:
+		}
+		s.mu.Lock()
+		frames := s.queue
+		s.queue = nil
+		s.mu.Unlock()
+		for _, f := range frames {
+			if s.session.Send(f) != nil {
+				return // receive learns why
+			}
+		}
+	}
+}
+
+// receive hands each frame to take until the stream ends, and returns why it did.
+func (s *stream) receive(take func(*lockpb.ServerFrame)) error {
+	for {
+		f, err := s.session.Recv()
+		if err != nil {
+			return err
+		}
+		take(f)
+	}
+}
