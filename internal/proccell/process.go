@@ -118,3 +118,27 @@ func (p *Process) Stop(limit time.Duration) error {
 	}
 	return errors.Join(fmt.Errorf("%s has not ended %v after SIGTERM", p.Name, limit), p.Kill())
 }
+
+// Run runs a command to its end and returns what it said. It is killed at the end of ctx.
+func Run(ctx context.Context, name string, cmd *exec.Cmd) (output string, err error) {
+	p, err := Launch(name, cmd, nil)
+	if err != nil {
+		return "", err
+	}
+	if err = p.Wait(ctx); ctx.Err() != nil {
+		err = errors.Join(err, p.Kill())
+	}
+	return p.Log.String(), err
+}
+
+// ExitCode is the exit code that err, from Wait or Run, stands for; -1 if it is none.
+func ExitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.ExitCode() // -1 where a signal ended it
+	}
+	return -1
+}
