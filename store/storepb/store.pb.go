@@ -902,6 +902,92 @@ func (*Record_Delay) isRecord_Record() {}
 
 func (*Record_Session) isRecord_Record() {}
 
+// Meta stands for the records that a checkpoint or a snapshot holds: in the file beside them, in a
+// snapshot before them, there without count and hash, which come last.
+type Meta struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cell          string                 `protobuf:"bytes,1,opt,name=cell,proto3" json:"cell,omitempty"`
+	ClusterId     uint64                 `protobuf:"varint,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Applied       uint64                 `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`  // index of the last log entry in the records
+	Position      []byte                 `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"` // where the log goes on; the log's own
+	Records       uint64                 `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"`
+	Hash          uint64                 `protobuf:"fixed64,6,opt,name=hash,proto3" json:"hash,omitempty"` // the running hash over all records
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Meta) Reset() {
+	*x = Meta{}
+	mi := &file_store_storepb_store_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Meta) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Meta) ProtoMessage() {}
+
+func (x *Meta) ProtoReflect() protoreflect.Message {
+	mi := &file_store_storepb_store_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Meta.ProtoReflect.Descriptor instead.
+func (*Meta) Descriptor() ([]byte, []int) {
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Meta) GetCell() string {
+	if x != nil {
+		return x.Cell
+	}
+	return ""
+}
+
+func (x *Meta) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *Meta) GetApplied() uint64 {
+	if x != nil {
+		return x.Applied
+	}
+	return 0
+}
+
+func (x *Meta) GetPosition() []byte {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+func (x *Meta) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *Meta) GetHash() uint64 {
+	if x != nil {
+		return x.Hash
+	}
+	return 0
+}
+
 // Proposal is what a master puts into the log at once: commands that are applied one after the
 // other, each for itself.
 type Proposal struct {
@@ -916,7 +1002,7 @@ type Proposal struct {
 
 func (x *Proposal) Reset() {
 	*x = Proposal{}
-	mi := &file_store_storepb_store_proto_msgTypes[10]
+	mi := &file_store_storepb_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1014,7 @@ func (x *Proposal) String() string {
 func (*Proposal) ProtoMessage() {}
 
 func (x *Proposal) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[10]
+	mi := &file_store_storepb_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1027,7 @@ func (x *Proposal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proposal.ProtoReflect.Descriptor instead.
 func (*Proposal) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{10}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Proposal) GetEpoch() uint64 {
@@ -989,7 +1075,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_store_storepb_store_proto_msgTypes[11]
+	mi := &file_store_storepb_store_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1087,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[11]
+	mi := &file_store_storepb_store_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1100,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{11}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Command) GetCommand() isCommand_Command {
@@ -1129,7 +1215,7 @@ type TakeOffice struct {
 
 func (x *TakeOffice) Reset() {
 	*x = TakeOffice{}
-	mi := &file_store_storepb_store_proto_msgTypes[12]
+	mi := &file_store_storepb_store_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1227,7 @@ func (x *TakeOffice) String() string {
 func (*TakeOffice) ProtoMessage() {}
 
 func (x *TakeOffice) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[12]
+	mi := &file_store_storepb_store_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1240,7 @@ func (x *TakeOffice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeOffice.ProtoReflect.Descriptor instead.
 func (*TakeOffice) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{12}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TakeOffice) GetSeed() *Seed {
@@ -1176,7 +1262,7 @@ type Seed struct {
 
 func (x *Seed) Reset() {
 	*x = Seed{}
-	mi := &file_store_storepb_store_proto_msgTypes[13]
+	mi := &file_store_storepb_store_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1274,7 @@ func (x *Seed) String() string {
 func (*Seed) ProtoMessage() {}
 
 func (x *Seed) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[13]
+	mi := &file_store_storepb_store_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1287,7 @@ func (x *Seed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seed.ProtoReflect.Descriptor instead.
 func (*Seed) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{13}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Seed) GetClusterId() uint64 {
@@ -1243,7 +1329,7 @@ type CreateSession struct {
 
 func (x *CreateSession) Reset() {
 	*x = CreateSession{}
-	mi := &file_store_storepb_store_proto_msgTypes[14]
+	mi := &file_store_storepb_store_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1341,7 @@ func (x *CreateSession) String() string {
 func (*CreateSession) ProtoMessage() {}
 
 func (x *CreateSession) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[14]
+	mi := &file_store_storepb_store_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1354,7 @@ func (x *CreateSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSession.ProtoReflect.Descriptor instead.
 func (*CreateSession) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{14}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateSession) GetIdentity() string {
@@ -1303,7 +1389,7 @@ type ExpireSession struct {
 
 func (x *ExpireSession) Reset() {
 	*x = ExpireSession{}
-	mi := &file_store_storepb_store_proto_msgTypes[15]
+	mi := &file_store_storepb_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1401,7 @@ func (x *ExpireSession) String() string {
 func (*ExpireSession) ProtoMessage() {}
 
 func (x *ExpireSession) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[15]
+	mi := &file_store_storepb_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1414,7 @@ func (x *ExpireSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireSession.ProtoReflect.Descriptor instead.
 func (*ExpireSession) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{15}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExpireSession) GetSession() uint64 {
@@ -1349,7 +1435,7 @@ type ClearDelay struct {
 
 func (x *ClearDelay) Reset() {
 	*x = ClearDelay{}
-	mi := &file_store_storepb_store_proto_msgTypes[16]
+	mi := &file_store_storepb_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1447,7 @@ func (x *ClearDelay) String() string {
 func (*ClearDelay) ProtoMessage() {}
 
 func (x *ClearDelay) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[16]
+	mi := &file_store_storepb_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1460,7 @@ func (x *ClearDelay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearDelay.ProtoReflect.Descriptor instead.
 func (*ClearDelay) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{16}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ClearDelay) GetPath() string {
@@ -1402,7 +1488,7 @@ type DeleteOrphan struct {
 
 func (x *DeleteOrphan) Reset() {
 	*x = DeleteOrphan{}
-	mi := &file_store_storepb_store_proto_msgTypes[17]
+	mi := &file_store_storepb_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1500,7 @@ func (x *DeleteOrphan) String() string {
 func (*DeleteOrphan) ProtoMessage() {}
 
 func (x *DeleteOrphan) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[17]
+	mi := &file_store_storepb_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1513,7 @@ func (x *DeleteOrphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphan.ProtoReflect.Descriptor instead.
 func (*DeleteOrphan) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{17}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteOrphan) GetPath() string {
@@ -1473,7 +1559,7 @@ type Mutation struct {
 
 func (x *Mutation) Reset() {
 	*x = Mutation{}
-	mi := &file_store_storepb_store_proto_msgTypes[18]
+	mi := &file_store_storepb_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1571,7 @@ func (x *Mutation) String() string {
 func (*Mutation) ProtoMessage() {}
 
 func (x *Mutation) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[18]
+	mi := &file_store_storepb_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1584,7 @@ func (x *Mutation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mutation.ProtoReflect.Descriptor instead.
 func (*Mutation) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{18}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Mutation) GetSession() uint64 {
@@ -1717,7 +1803,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_store_storepb_store_proto_msgTypes[19]
+	mi := &file_store_storepb_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1815,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[19]
+	mi := &file_store_storepb_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1828,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{19}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Guard) GetPath() string {
@@ -1780,7 +1866,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_store_storepb_store_proto_msgTypes[20]
+	mi := &file_store_storepb_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1878,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[20]
+	mi := &file_store_storepb_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1891,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{20}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Create) GetPath() string {
@@ -1861,7 +1947,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_store_storepb_store_proto_msgTypes[21]
+	mi := &file_store_storepb_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +1959,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[21]
+	mi := &file_store_storepb_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +1972,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{21}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Delete) GetPath() string {
@@ -1924,7 +2010,7 @@ type Edit struct {
 
 func (x *Edit) Reset() {
 	*x = Edit{}
-	mi := &file_store_storepb_store_proto_msgTypes[22]
+	mi := &file_store_storepb_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1936,7 +2022,7 @@ func (x *Edit) String() string {
 func (*Edit) ProtoMessage() {}
 
 func (x *Edit) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[22]
+	mi := &file_store_storepb_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1949,7 +2035,7 @@ func (x *Edit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edit.ProtoReflect.Descriptor instead.
 func (*Edit) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{22}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Edit) GetPath() string {
@@ -1994,7 +2080,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_store_storepb_store_proto_msgTypes[23]
+	mi := &file_store_storepb_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2006,7 +2092,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[23]
+	mi := &file_store_storepb_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,7 +2105,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{23}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Change) GetChange() isChange_Change {
@@ -2088,7 +2174,7 @@ type WriteAt struct {
 
 func (x *WriteAt) Reset() {
 	*x = WriteAt{}
-	mi := &file_store_storepb_store_proto_msgTypes[24]
+	mi := &file_store_storepb_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2186,7 @@ func (x *WriteAt) String() string {
 func (*WriteAt) ProtoMessage() {}
 
 func (x *WriteAt) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[24]
+	mi := &file_store_storepb_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2199,7 @@ func (x *WriteAt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteAt.ProtoReflect.Descriptor instead.
 func (*WriteAt) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{24}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WriteAt) GetOffset() int64 {
@@ -2142,7 +2228,7 @@ type SetACL struct {
 
 func (x *SetACL) Reset() {
 	*x = SetACL{}
-	mi := &file_store_storepb_store_proto_msgTypes[25]
+	mi := &file_store_storepb_store_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2240,7 @@ func (x *SetACL) String() string {
 func (*SetACL) ProtoMessage() {}
 
 func (x *SetACL) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[25]
+	mi := &file_store_storepb_store_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2253,7 @@ func (x *SetACL) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetACL.ProtoReflect.Descriptor instead.
 func (*SetACL) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{25}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetACL) GetPath() string {
@@ -2206,7 +2292,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_store_storepb_store_proto_msgTypes[26]
+	mi := &file_store_storepb_store_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2304,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[26]
+	mi := &file_store_storepb_store_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2317,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{26}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Rename) GetFrom() string {
@@ -2288,7 +2374,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_store_storepb_store_proto_msgTypes[27]
+	mi := &file_store_storepb_store_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2386,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[27]
+	mi := &file_store_storepb_store_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2399,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{27}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Acquire) GetPath() string {
@@ -2383,7 +2469,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_store_storepb_store_proto_msgTypes[28]
+	mi := &file_store_storepb_store_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2481,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[28]
+	mi := &file_store_storepb_store_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2494,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{28}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Release) GetPath() string {
@@ -2444,7 +2530,7 @@ type CloseOwner struct {
 
 func (x *CloseOwner) Reset() {
 	*x = CloseOwner{}
-	mi := &file_store_storepb_store_proto_msgTypes[29]
+	mi := &file_store_storepb_store_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2542,7 @@ func (x *CloseOwner) String() string {
 func (*CloseOwner) ProtoMessage() {}
 
 func (x *CloseOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[29]
+	mi := &file_store_storepb_store_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2555,7 @@ func (x *CloseOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwner.ProtoReflect.Descriptor instead.
 func (*CloseOwner) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{29}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CloseOwner) GetOwner() uint64 {
@@ -2496,7 +2582,7 @@ type GiveUp struct {
 
 func (x *GiveUp) Reset() {
 	*x = GiveUp{}
-	mi := &file_store_storepb_store_proto_msgTypes[30]
+	mi := &file_store_storepb_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2594,7 @@ func (x *GiveUp) String() string {
 func (*GiveUp) ProtoMessage() {}
 
 func (x *GiveUp) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[30]
+	mi := &file_store_storepb_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2607,7 @@ func (x *GiveUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUp.ProtoReflect.Descriptor instead.
 func (*GiveUp) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{30}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GiveUp) GetNumber() uint64 {
@@ -2542,7 +2628,7 @@ type CloseSession struct {
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_store_storepb_store_proto_msgTypes[31]
+	mi := &file_store_storepb_store_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2554,7 +2640,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[31]
+	mi := &file_store_storepb_store_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2567,7 +2653,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{31}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CloseSession) GetExpiredOwners() []uint64 {
@@ -2589,7 +2675,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_store_storepb_store_proto_msgTypes[32]
+	mi := &file_store_storepb_store_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +2687,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[32]
+	mi := &file_store_storepb_store_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +2700,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{32}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Batch) GetConditions() []*Condition {
@@ -2644,7 +2730,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_store_storepb_store_proto_msgTypes[33]
+	mi := &file_store_storepb_store_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2656,7 +2742,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[33]
+	mi := &file_store_storepb_store_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2669,7 +2755,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{33}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Condition) GetPath() string {
@@ -2718,7 +2804,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_store_storepb_store_proto_msgTypes[34]
+	mi := &file_store_storepb_store_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +2816,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[34]
+	mi := &file_store_storepb_store_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +2829,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{34}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Result) GetNumber() uint64 {
@@ -2836,7 +2922,7 @@ type Stat struct {
 
 func (x *Stat) Reset() {
 	*x = Stat{}
-	mi := &file_store_storepb_store_proto_msgTypes[35]
+	mi := &file_store_storepb_store_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2934,7 @@ func (x *Stat) String() string {
 func (*Stat) ProtoMessage() {}
 
 func (x *Stat) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[35]
+	mi := &file_store_storepb_store_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +2947,7 @@ func (x *Stat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stat.ProtoReflect.Descriptor instead.
 func (*Stat) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{35}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Stat) GetPath() string {
@@ -3020,7 +3106,15 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\v2\x12.lockfs.store.NodeH\x00R\x04node\x12+\n" +
 	"\x05delay\x18\x03 \x01(\v2\x13.lockfs.store.DelayH\x00R\x05delay\x121\n" +
 	"\asession\x18\x04 \x01(\v2\x15.lockfs.store.SessionH\x00R\asessionB\b\n" +
-	"\x06record\"\x83\x01\n" +
+	"\x06record\"\x9d\x01\n" +
+	"\x04Meta\x12\x12\n" +
+	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\x04R\tclusterId\x12\x18\n" +
+	"\aapplied\x18\x03 \x01(\x04R\aapplied\x12\x1a\n" +
+	"\bposition\x18\x04 \x01(\fR\bposition\x12\x18\n" +
+	"\arecords\x18\x05 \x01(\x04R\arecords\x12\x12\n" +
+	"\x04hash\x18\x06 \x01(\x06R\x04hash\"\x83\x01\n" +
 	"\bProposal\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -3188,7 +3282,7 @@ func file_store_storepb_store_proto_rawDescGZIP() []byte {
 	return file_store_storepb_store_proto_rawDescData
 }
 
-var file_store_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_store_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_store_storepb_store_proto_goTypes = []any{
 	(*ACLNames)(nil),      // 0: lockfs.store.ACLNames
 	(*Node)(nil),          // 1: lockfs.store.Node
@@ -3200,75 +3294,76 @@ var file_store_storepb_store_proto_goTypes = []any{
 	(*Cell)(nil),          // 7: lockfs.store.Cell
 	(*Limits)(nil),        // 8: lockfs.store.Limits
 	(*Record)(nil),        // 9: lockfs.store.Record
-	(*Proposal)(nil),      // 10: lockfs.store.Proposal
-	(*Command)(nil),       // 11: lockfs.store.Command
-	(*TakeOffice)(nil),    // 12: lockfs.store.TakeOffice
-	(*Seed)(nil),          // 13: lockfs.store.Seed
-	(*CreateSession)(nil), // 14: lockfs.store.CreateSession
-	(*ExpireSession)(nil), // 15: lockfs.store.ExpireSession
-	(*ClearDelay)(nil),    // 16: lockfs.store.ClearDelay
-	(*DeleteOrphan)(nil),  // 17: lockfs.store.DeleteOrphan
-	(*Mutation)(nil),      // 18: lockfs.store.Mutation
-	(*Guard)(nil),         // 19: lockfs.store.Guard
-	(*Create)(nil),        // 20: lockfs.store.Create
-	(*Delete)(nil),        // 21: lockfs.store.Delete
-	(*Edit)(nil),          // 22: lockfs.store.Edit
-	(*Change)(nil),        // 23: lockfs.store.Change
-	(*WriteAt)(nil),       // 24: lockfs.store.WriteAt
-	(*SetACL)(nil),        // 25: lockfs.store.SetACL
-	(*Rename)(nil),        // 26: lockfs.store.Rename
-	(*Acquire)(nil),       // 27: lockfs.store.Acquire
-	(*Release)(nil),       // 28: lockfs.store.Release
-	(*CloseOwner)(nil),    // 29: lockfs.store.CloseOwner
-	(*GiveUp)(nil),        // 30: lockfs.store.GiveUp
-	(*CloseSession)(nil),  // 31: lockfs.store.CloseSession
-	(*Batch)(nil),         // 32: lockfs.store.Batch
-	(*Condition)(nil),     // 33: lockfs.store.Condition
-	(*Result)(nil),        // 34: lockfs.store.Result
-	(*Stat)(nil),          // 35: lockfs.store.Stat
+	(*Meta)(nil),          // 10: lockfs.store.Meta
+	(*Proposal)(nil),      // 11: lockfs.store.Proposal
+	(*Command)(nil),       // 12: lockfs.store.Command
+	(*TakeOffice)(nil),    // 13: lockfs.store.TakeOffice
+	(*Seed)(nil),          // 14: lockfs.store.Seed
+	(*CreateSession)(nil), // 15: lockfs.store.CreateSession
+	(*ExpireSession)(nil), // 16: lockfs.store.ExpireSession
+	(*ClearDelay)(nil),    // 17: lockfs.store.ClearDelay
+	(*DeleteOrphan)(nil),  // 18: lockfs.store.DeleteOrphan
+	(*Mutation)(nil),      // 19: lockfs.store.Mutation
+	(*Guard)(nil),         // 20: lockfs.store.Guard
+	(*Create)(nil),        // 21: lockfs.store.Create
+	(*Delete)(nil),        // 22: lockfs.store.Delete
+	(*Edit)(nil),          // 23: lockfs.store.Edit
+	(*Change)(nil),        // 24: lockfs.store.Change
+	(*WriteAt)(nil),       // 25: lockfs.store.WriteAt
+	(*SetACL)(nil),        // 26: lockfs.store.SetACL
+	(*Rename)(nil),        // 27: lockfs.store.Rename
+	(*Acquire)(nil),       // 28: lockfs.store.Acquire
+	(*Release)(nil),       // 29: lockfs.store.Release
+	(*CloseOwner)(nil),    // 30: lockfs.store.CloseOwner
+	(*GiveUp)(nil),        // 31: lockfs.store.GiveUp
+	(*CloseSession)(nil),  // 32: lockfs.store.CloseSession
+	(*Batch)(nil),         // 33: lockfs.store.Batch
+	(*Condition)(nil),     // 34: lockfs.store.Condition
+	(*Result)(nil),        // 35: lockfs.store.Result
+	(*Stat)(nil),          // 36: lockfs.store.Stat
 }
 var file_store_storepb_store_proto_depIdxs = []int32{
 	0,  // 0: lockfs.store.Node.acl:type_name -> lockfs.store.ACLNames
 	2,  // 1: lockfs.store.Node.holders:type_name -> lockfs.store.Holder
 	4,  // 2: lockfs.store.Delay.marks:type_name -> lockfs.store.Mark
 	6,  // 3: lockfs.store.Session.done:type_name -> lockfs.store.Range
-	34, // 4: lockfs.store.Session.results:type_name -> lockfs.store.Result
+	35, // 4: lockfs.store.Session.results:type_name -> lockfs.store.Result
 	8,  // 5: lockfs.store.Cell.limits:type_name -> lockfs.store.Limits
 	7,  // 6: lockfs.store.Record.cell:type_name -> lockfs.store.Cell
 	1,  // 7: lockfs.store.Record.node:type_name -> lockfs.store.Node
 	3,  // 8: lockfs.store.Record.delay:type_name -> lockfs.store.Delay
 	5,  // 9: lockfs.store.Record.session:type_name -> lockfs.store.Session
-	11, // 10: lockfs.store.Proposal.commands:type_name -> lockfs.store.Command
-	12, // 11: lockfs.store.Command.take_office:type_name -> lockfs.store.TakeOffice
-	14, // 12: lockfs.store.Command.create_session:type_name -> lockfs.store.CreateSession
-	15, // 13: lockfs.store.Command.expire_session:type_name -> lockfs.store.ExpireSession
-	18, // 14: lockfs.store.Command.mutation:type_name -> lockfs.store.Mutation
-	16, // 15: lockfs.store.Command.clear_delay:type_name -> lockfs.store.ClearDelay
-	17, // 16: lockfs.store.Command.delete_orphan:type_name -> lockfs.store.DeleteOrphan
-	13, // 17: lockfs.store.TakeOffice.seed:type_name -> lockfs.store.Seed
+	12, // 10: lockfs.store.Proposal.commands:type_name -> lockfs.store.Command
+	13, // 11: lockfs.store.Command.take_office:type_name -> lockfs.store.TakeOffice
+	15, // 12: lockfs.store.Command.create_session:type_name -> lockfs.store.CreateSession
+	16, // 13: lockfs.store.Command.expire_session:type_name -> lockfs.store.ExpireSession
+	19, // 14: lockfs.store.Command.mutation:type_name -> lockfs.store.Mutation
+	17, // 15: lockfs.store.Command.clear_delay:type_name -> lockfs.store.ClearDelay
+	18, // 16: lockfs.store.Command.delete_orphan:type_name -> lockfs.store.DeleteOrphan
+	14, // 17: lockfs.store.TakeOffice.seed:type_name -> lockfs.store.Seed
 	8,  // 18: lockfs.store.Seed.limits:type_name -> lockfs.store.Limits
 	6,  // 19: lockfs.store.Mutation.confirmed:type_name -> lockfs.store.Range
-	19, // 20: lockfs.store.Mutation.guard:type_name -> lockfs.store.Guard
-	20, // 21: lockfs.store.Mutation.create:type_name -> lockfs.store.Create
-	21, // 22: lockfs.store.Mutation.delete:type_name -> lockfs.store.Delete
-	22, // 23: lockfs.store.Mutation.edit:type_name -> lockfs.store.Edit
-	25, // 24: lockfs.store.Mutation.set_acl:type_name -> lockfs.store.SetACL
-	26, // 25: lockfs.store.Mutation.rename:type_name -> lockfs.store.Rename
-	27, // 26: lockfs.store.Mutation.acquire:type_name -> lockfs.store.Acquire
-	28, // 27: lockfs.store.Mutation.release:type_name -> lockfs.store.Release
-	29, // 28: lockfs.store.Mutation.close_owner:type_name -> lockfs.store.CloseOwner
-	30, // 29: lockfs.store.Mutation.give_up:type_name -> lockfs.store.GiveUp
-	31, // 30: lockfs.store.Mutation.close_session:type_name -> lockfs.store.CloseSession
-	32, // 31: lockfs.store.Mutation.batch:type_name -> lockfs.store.Batch
+	20, // 20: lockfs.store.Mutation.guard:type_name -> lockfs.store.Guard
+	21, // 21: lockfs.store.Mutation.create:type_name -> lockfs.store.Create
+	22, // 22: lockfs.store.Mutation.delete:type_name -> lockfs.store.Delete
+	23, // 23: lockfs.store.Mutation.edit:type_name -> lockfs.store.Edit
+	26, // 24: lockfs.store.Mutation.set_acl:type_name -> lockfs.store.SetACL
+	27, // 25: lockfs.store.Mutation.rename:type_name -> lockfs.store.Rename
+	28, // 26: lockfs.store.Mutation.acquire:type_name -> lockfs.store.Acquire
+	29, // 27: lockfs.store.Mutation.release:type_name -> lockfs.store.Release
+	30, // 28: lockfs.store.Mutation.close_owner:type_name -> lockfs.store.CloseOwner
+	31, // 29: lockfs.store.Mutation.give_up:type_name -> lockfs.store.GiveUp
+	32, // 30: lockfs.store.Mutation.close_session:type_name -> lockfs.store.CloseSession
+	33, // 31: lockfs.store.Mutation.batch:type_name -> lockfs.store.Batch
 	0,  // 32: lockfs.store.Create.acl:type_name -> lockfs.store.ACLNames
-	23, // 33: lockfs.store.Edit.changes:type_name -> lockfs.store.Change
-	24, // 34: lockfs.store.Change.write_at:type_name -> lockfs.store.WriteAt
+	24, // 33: lockfs.store.Edit.changes:type_name -> lockfs.store.Change
+	25, // 34: lockfs.store.Change.write_at:type_name -> lockfs.store.WriteAt
 	0,  // 35: lockfs.store.SetACL.acl:type_name -> lockfs.store.ACLNames
-	33, // 36: lockfs.store.Batch.conditions:type_name -> lockfs.store.Condition
-	18, // 37: lockfs.store.Batch.mutations:type_name -> lockfs.store.Mutation
-	35, // 38: lockfs.store.Result.stat:type_name -> lockfs.store.Stat
-	34, // 39: lockfs.store.Result.given_up:type_name -> lockfs.store.Result
-	34, // 40: lockfs.store.Result.batch:type_name -> lockfs.store.Result
+	34, // 36: lockfs.store.Batch.conditions:type_name -> lockfs.store.Condition
+	19, // 37: lockfs.store.Batch.mutations:type_name -> lockfs.store.Mutation
+	36, // 38: lockfs.store.Result.stat:type_name -> lockfs.store.Stat
+	35, // 39: lockfs.store.Result.given_up:type_name -> lockfs.store.Result
+	35, // 40: lockfs.store.Result.batch:type_name -> lockfs.store.Result
 	0,  // 41: lockfs.store.Stat.acl:type_name -> lockfs.store.ACLNames
 	42, // [42:42] is the sub-list for method output_type
 	42, // [42:42] is the sub-list for method input_type
@@ -3288,7 +3383,7 @@ func file_store_storepb_store_proto_init() {
 		(*Record_Delay)(nil),
 		(*Record_Session)(nil),
 	}
-	file_store_storepb_store_proto_msgTypes[11].OneofWrappers = []any{
+	file_store_storepb_store_proto_msgTypes[12].OneofWrappers = []any{
 		(*Command_TakeOffice)(nil),
 		(*Command_CreateSession)(nil),
 		(*Command_ExpireSession)(nil),
@@ -3296,7 +3391,7 @@ func file_store_storepb_store_proto_init() {
 		(*Command_ClearDelay)(nil),
 		(*Command_DeleteOrphan)(nil),
 	}
-	file_store_storepb_store_proto_msgTypes[18].OneofWrappers = []any{
+	file_store_storepb_store_proto_msgTypes[19].OneofWrappers = []any{
 		(*Mutation_Create)(nil),
 		(*Mutation_Delete)(nil),
 		(*Mutation_Edit)(nil),
@@ -3309,7 +3404,7 @@ func file_store_storepb_store_proto_init() {
 		(*Mutation_CloseSession)(nil),
 		(*Mutation_Batch)(nil),
 	}
-	file_store_storepb_store_proto_msgTypes[23].OneofWrappers = []any{
+	file_store_storepb_store_proto_msgTypes[24].OneofWrappers = []any{
 		(*Change_Append)(nil),
 		(*Change_WriteAt)(nil),
 		(*Change_Truncate)(nil),
@@ -3320,7 +3415,7 @@ func file_store_storepb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_storepb_store_proto_rawDesc), len(file_store_storepb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

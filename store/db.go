@@ -1,0 +1,359 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
+	"google.golang.org/protobuf/proto"
+
+	"lockfs/store/storepb"
+)
+
+// The format stands in the package comment.
+var (
+	metaBucket    = []byte("meta")
+	recordsBucket = []byte("records")
+	formatKey     = []byte("format")
+	metaKey       = []byte("meta")
+)
+
+const dbFormat = "lockfs store 1"
+
+const (
+	// lockTimeout is how long OpenDB waits for another process to let go of the file, which one
+	// that is ending does within moments.
+	lockTimeout = time.Second
+	// initialMap is the address space kept for the file. While a snapshot is read the file cannot
+	// be mapped anew, so a checkpoint that makes it grow past this waits for the snapshot's end.
+	initialMap = 1 << (30 + 4*(^uint(0)>>63)) // 16 GiB; 1 GiB where addresses have 32 bits
+)
+
+// A DB keeps the checkpoints of one state in a bbolt file. Save and Snapshot may run at the same
+// time.
+type DB struct{ bolt *bbolt.DB }
+
+// OpenDB opens the file, or makes it. It fails if another process has it open, if it is not a
+// lockfs store or one of another format, and with ErrCorrupt if it is damaged.
+func OpenDB(path string) (*DB, error) {
+	db := &DB{}
+	err := guarded(func() (err error) {
+		if err := probe(path); err != nil {
+			return err
+		}
+		db.bolt, err = openBolt(path, &bbolt.Options{
+			Timeout: lockTimeout, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: initialMap})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open store %s: %w", path, err)
+	}
+	return db, nil
+}
+
+// probe walks over a file that is there before it is opened for writing, since bbolt then looks for
+// its free pages and does not survive finding something else.
+func probe(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	bolt, err := openBolt(path, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer bolt.Close()
+	return bolt.View(func(tx *bbolt.Tx) error {
+		if info.Size() < tx.Size() {
+			return corrupt("the file has %d bytes of %d", info.Size(), tx.Size())
+		}
+		if err := checkFormat(tx); err != nil {
+			return err
+		}
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(_, _ []byte) error { return nil })
+		})
+	})
+}
+
+func openBolt(path string, options *bbolt.Options) (*bbolt.DB, error) {
+	bolt, err := bbolt.Open(path, 0o600, options)
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, errors.New("another process has it open")
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrVersionMismatch), errors.Is(err, bbolterrors.ErrChecksum):
+		return nil, corrupt("it is not a bbolt file, or its first pages are not whole: %v", err)
+	}
+	return bolt, err
+}
+
+// checkFormat passes a file that is new or ours.
+func checkFormat(tx *bbolt.Tx) error {
+	if name, _ := tx.Cursor().First(); name == nil {
+		return nil
+	}
+	b := tx.Bucket(metaBucket)
+	if b == nil || b.Get(formatKey) == nil {
+		return errors.New("it is not a lockfs store: some other program made it")
+	}
+	if format := string(b.Get(formatKey)); format != dbFormat {
+		return fmt.Errorf("its format is %q, this version knows %q", format, dbFormat)
+	}
+	return nil
+}
+
+// guarded turns what bbolt does on pages that make no sense into an error: it panics, or reads
+// where the file has no bytes.
+func guarded(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = corrupt("%v", r)
+		}
+	}()
+	return do()
+}
+
+// Close closes the file, once no snapshot is open any more.
+func (db *DB) Close() error {
+	if err := db.bolt.Close(); err != nil {
+		return fmt.Errorf("close store %s: %w", db.bolt.Path(), err)
+	}
+	return nil
+}
+
+// Load returns the state of the last checkpoint and the log's position in it; of a file without one
+// a new state and nil. It checks every record and the running hash over all.
+func (db *DB) Load(cell string) (*State, []byte, error) {
+	var state *State
+	var position []byte
+	err := guarded(func() error {
+		return db.bolt.View(func(tx *bbolt.Tx) (err error) {
+			state, position, err = load(tx, cell)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("load store %s: %w", db.bolt.Path(), err)
+	}
+	return state, position, nil
+}
+
+func load(tx *bbolt.Tx, cell string) (*State, []byte, error) {
+	meta, err := readMeta(tx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if meta == nil {
+		return New(cell), nil, nil
+	}
+	if err := checkMeta(meta, cell); err != nil {
+		return nil, nil, err
+	}
+	l := newLoader(cell)
+	err = tx.Bucket(recordsBucket).ForEach(func(k, v []byte) error {
+		b, err := unseal(k, v)
+		if err != nil {
+			return err
+		}
+		if key, err := l.add(b); err != nil {
+			return err
+		} else if key != string(k) {
+			return corrupt("record %q under the key %q", key, k)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	state, err := l.finish(meta)
+	return state, meta.Position, err
+}
+
+// readMeta returns nil of a file without a checkpoint.
+func readMeta(tx *bbolt.Tx) (*storepb.Meta, error) {
+	b := tx.Bucket(metaBucket)
+	if b == nil {
+		return nil, nil
+	}
+	if tx.Bucket(recordsBucket) == nil {
+		return nil, corrupt("it has no records")
+	}
+	value, err := unseal(metaKey, b.Get(metaKey))
+	if err != nil {
+		return nil, err
+	}
+	meta := &storepb.Meta{}
+	if err := proto.Unmarshal(value, meta); err != nil {
+		return nil, corrupt("its meta: %v", err)
+	}
+	return meta, nil
+}
+
+// seal returns the message as the value of a key: a checksum and its bytes.
+func seal(m proto.Message) []byte {
+	b := marshal(make([]byte, 8, 256), m)
+	binary.BigEndian.PutUint64(b, xxhash.Sum64(b[8:]))
+	return b
+}
+
+func unseal(key, value []byte) ([]byte, error) {
+	if len(value) < 8 || xxhash.Sum64(value[8:]) != binary.BigEndian.Uint64(value) {
+		return nil, corrupt("the record %q does not match its checksum", key)
+	}
+	return value[8:], nil
+}
+
+// Save makes a checkpoint durable, in one transaction. After an error the file holds the checkpoint
+// before, and no later one can be saved: the replica has to stop.
+func (db *DB) Save(c *Checkpoint) error {
+	err := db.bolt.Update(func(tx *bbolt.Tx) error {
+		old, err := readMeta(tx)
+		if err != nil {
+			return err
+		}
+		if at := (version{old.GetApplied(), old.GetHash()}); at != c.base {
+			return fmt.Errorf("it is at entry %d, the checkpoint continues entry %d: one was lost", at.applied, c.base.applied)
+		}
+		b, err := tx.CreateBucketIfNotExists(recordsBucket)
+		if err != nil {
+			return err
+		}
+		for _, change := range c.changes {
+			if err := change.save(b); err != nil {
+				return err
+			}
+		}
+		return writeMeta(tx, c.meta)
+	})
+	if err != nil {
+		return fmt.Errorf("save entry %d to store %s: %w", c.meta.Applied, db.bolt.Path(), err)
+	}
+	return nil
+}
+
+func (c change) save(b *bbolt.Bucket) error {
+	if c.record == nil {
+		return b.Delete([]byte(c.key))
+	}
+	return b.Put([]byte(c.key), seal(c.record.record()))
+}
+
+func writeMeta(tx *bbolt.Tx, meta *storepb.Meta) error {
+	b, err := tx.CreateBucketIfNotExists(metaBucket)
+	if err != nil {
+		return err
+	}
+	if err := b.Put(formatKey, []byte(dbFormat)); err != nil {
+		return err
+	}
+	return b.Put(metaKey, seal(meta))
+}
+
+// Restore puts a snapshot in place of all that the file holds, in one transaction, once the whole
+// of it has been read and checked. It returns what ReadSnapshot would.
+func (db *DB) Restore(r io.Reader, cell string) (*State, []byte, error) {
+	state, meta, err := readSnapshot(r, cell)
+	if err == nil {
+		err = db.bolt.Update(func(tx *bbolt.Tx) error { return replace(tx, state, meta) })
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("restore a snapshot to store %s: %w", db.bolt.Path(), err)
+	}
+	return state, meta.Position, nil
+}
+
+func replace(tx *bbolt.Tx, state *State, meta *storepb.Meta) error {
+	if err := tx.DeleteBucket(recordsBucket); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
+		return err
+	}
+	b, err := tx.CreateBucket(recordsBucket)
+	if err != nil {
+		return err
+	}
+	b.FillPercent = 0.9 // the keys come in order
+	state.records(func(r recorder) bool {
+		m := r.record()
+		err = b.Put([]byte(keyOf(m)), seal(m))
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	return writeMeta(tx, meta)
+}
+
+// A Snapshot is the last checkpoint, which stays as it is while later ones are saved. It has to be
+// closed.
+type Snapshot struct {
+	tx   *bbolt.Tx
+	meta *storepb.Meta
+}
+
+// Snapshot opens the last checkpoint for reading. It fails if there is none yet.
+func (db *DB) Snapshot() (*Snapshot, error) {
+	s, err := db.snapshot()
+	if err != nil {
+		return nil, fmt.Errorf("snapshot of store %s: %w", db.bolt.Path(), err)
+	}
+	return s, nil
+}
+
+func (db *DB) snapshot() (*Snapshot, error) {
+	tx, err := db.bolt.Begin(false)
+	if err != nil {
+		return nil, err
+	}
+	meta, err := readMeta(tx)
+	if err == nil && meta == nil {
+		err = errors.New("there is no checkpoint yet")
+	}
+	if err != nil {
+		return nil, errors.Join(err, tx.Rollback())
+	}
+	return &Snapshot{tx, meta}, nil
+}
+
+// Applied returns the index of the last entry in the snapshot.
+func (s *Snapshot) Applied() uint64 { return s.meta.Applied }
+
+// Position returns the position that was saved with the checkpoint.
+func (s *Snapshot) Position() []byte { return s.meta.Position }
+
+// WriteTo writes the snapshot as State.WriteSnapshot does. It checks each record, so that damage of
+// this replica's file does not travel.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	out := &frameWriter{w: w}
+	out.head(s.meta)
+	err := guarded(func() error {
+		return s.tx.Bucket(recordsBucket).ForEach(func(k, v []byte) error {
+			b, err := unseal(k, v)
+			if err != nil {
+				return err
+			}
+			out.frame(recordTag, b)
+			return out.err
+		})
+	})
+	if err == nil {
+		out.end(s.meta)
+		err = out.err
+	}
+	if err != nil {
+		return out.n, fmt.Errorf("write snapshot of entry %d: %w", s.meta.Applied, err)
+	}
+	return out.n, nil
+}
+
+// Close ends the reading.
+func (s *Snapshot) Close() error { return s.tx.Rollback() }
