@@ -63,10 +63,12 @@ type Replica struct {
 		state      *store.State
 		machine    *machine
 		leadership raft.Leadership
-		known      bool // ready is closed
+		over       chan struct{} // closed when the mastership ends
+		known      bool          // ready is closed
 		applied    uint64
 		progress   *sync.Cond // applied grew, or there are items, or the replica stops
 		confirm    []confirmation
+		wake       clock.Instant // when keepTime will look at the machine of itself
 		streams    map[*stream]bool
 		stopping   bool
 	}
@@ -210,11 +212,11 @@ func (a *replicated) Checkpoint(position []byte) func() error {
 func (a *replicated) Snapshot() (raft.Snapshot, error) { return a.cfg.DB.Snapshot() }
 
 // Restore takes another replica's records for its own.
-func (a *replicated) Restore(from io.Reader) (position []byte, err error) {
+func (a *replicated) Restore(from io.Reader) (position []byte, applied uint64, err error) {
 	r := (*Replica)(a)
 	state, position, err := r.cfg.DB.Restore(from, r.cfg.Cell)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +224,7 @@ func (a *replicated) Restore(from io.Reader) (position []byte, err error) {
 	r.mu.machine.leave()
 	r.mu.machine.state = state
 	r.mu.progress.Broadcast()
-	return position, nil
+	return position, state.Applied(), nil
 }
 
 // Leadership begins a mastership, or ends one.
@@ -240,9 +242,11 @@ func (a *replicated) Leadership(l raft.Leadership) {
 		r.log.Info("no longer the master", "term", l.Term, "leader", l.Leader)
 		r.mu.machine.leave()
 		r.mu.confirm = nil
+		close(r.mu.over)
 		r.endStreams()
 	}
 	if l.Leading && (!before.Leading || l.Term != before.Term) {
+		r.mu.over = make(chan struct{})
 		r.mu.machine.lead(r.moment(), l.Term)
 		r.flush()
 	}
@@ -267,9 +271,11 @@ func (r *Replica) flush() {
 		r.confirmThen(func(at moment) { m.confirmed(at, w) })
 	}
 	m.unsure = m.unsure[:0]
-	select {
-	case r.kick <- struct{}{}:
-	default:
+	if due, ok := m.deadline(); ok && due < r.mu.wake || len(m.proposals) > 0 {
+		select {
+		case r.kick <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -318,13 +324,15 @@ func (r *Replica) tick() time.Duration {
 		r.flush()
 	}
 	r.propose()
-	if len(r.mu.machine.proposals) > 0 {
-		return overloadWait
-	}
+	wait := time.Hour
 	if due, ok := r.mu.machine.deadline(); ok {
-		return max(due.Sub(at.now), time.Millisecond)
+		wait = max(due.Sub(at.now), time.Millisecond)
 	}
-	return time.Hour
+	if len(r.mu.machine.proposals) > 0 {
+		wait = min(wait, overloadWait)
+	}
+	r.mu.wake = at.now.Add(wait)
+	return wait
 }
 
 // ---- What must be true when it is answered -------------------------------------------------------
@@ -395,12 +403,15 @@ func (r *Replica) confirmed(ctx context.Context, do confirmation) error {
 		do(at)
 		close(done)
 	})
+	over := r.mu.over
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	select {
 	case <-done:
 		return nil
+	case <-over:
+		return &lockfs.Error{Kind: lockfs.ErrUnavailable, Detail: "mastership was lost meanwhile"}
 	case <-ctx.Done():
 		return &lockfs.Error{Kind: lockfs.ErrUnavailable, Detail: "no quorum confirmed in time that this replica leads"}
 	case <-r.ctx.Done():

@@ -180,6 +180,10 @@ func (w *teller) mutate(args []string) {
 	m.Number = w.number(session, args)
 	c := &call{mutation: m}
 	w.calls[c] = args[1]
+	if err := w.machine.session(session, ""); err != nil { // as the driver does
+		fmt.Fprintf(w.out, "%s %v\n", args[1], lockfs.KindOf(err))
+		return
+	}
 	w.machine.mutate(w.at, c)
 }
 
@@ -267,6 +271,9 @@ func (w *teller) tell() {
 			fmt.Fprintf(w.out, "%s is session %d\n", name, r.result.GetSession())
 		case r.result.GetLockMode() != 0:
 			fmt.Fprintf(w.out, "%s holds %v:%d\n", name, lockfs.Mode(r.result.GetLockMode()), r.result.GetLockGeneration())
+		case r.result.GetGivenUp() != nil:
+			fmt.Fprintf(w.out, "%s too late: it holds %v:%d\n", name,
+				lockfs.Mode(r.result.GetGivenUp().GetLockMode()), r.result.GetGivenUp().GetLockGeneration())
 		default:
 			fmt.Fprintf(w.out, "%s done\n", name)
 		}
