@@ -15,6 +15,10 @@ func (r *Replica) call(s *stream, c *lockpb.Call) {
 		r.answer(s, failure(c.GetId(), err))
 		return
 	}
+	if c.GetAttach() == nil && !r.mu.machine.newest(c.GetSession(), s.serial) {
+		s.open-- // its client has gone on to another stream, and hears nothing here
+		return
+	}
 	switch op := c.GetOp().(type) {
 	case *lockpb.Call_CreateSession:
 		r.mu.machine.createSession(r.moment(), &call{stream: s, id: c.GetId()}, &storepb.CreateSession{

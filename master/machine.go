@@ -47,7 +47,8 @@ type machine struct {
 
 	leases  timetable[uint64] // by session
 	ending  map[uint64]bool   // sessions whose expiry is proposed: they get no answer any more
-	hellos  map[uint64]hello  // the newest stream of each session
+	hellos  map[uint64]hello  // by session: the stream that its keep-alives come on
+	streams map[uint64]uint64 // by session: the serial of the newest stream that brought a call
 	delays  timetable[delayKey]
 	queues  map[lockfs.Path]*queue
 	waiting map[uint64]map[*waiter]bool // by session
@@ -94,6 +95,7 @@ func (m *machine) leave() {
 	m.leases, m.delays = newTimetable[uint64](), newTimetable[delayKey]()
 	m.ending = make(map[uint64]bool)
 	m.hellos = make(map[uint64]hello)
+	m.streams = make(map[uint64]uint64)
 	m.queues = make(map[lockfs.Path]*queue)
 	m.waiting = make(map[uint64]map[*waiter]bool)
 	m.calls = make(map[callKey]*call)
@@ -153,6 +155,11 @@ func (m *machine) applied(at moment, p *storepb.Proposal, outcome store.Outcome)
 		}
 	}
 	m.effects(at, outcome.Effects)
+	for _, c := range p.GetCommands() {
+		if clear := c.GetClearDelay(); clear != nil { // also of a name that has no node
+			m.dropClearedDelays(lockfs.Path(clear.GetPath()))
+		}
+	}
 }
 
 // effects takes up what a proposal did to sessions, locks and names.
@@ -316,11 +323,25 @@ func (m *machine) renew(at moment, session uint64, s *stream) (lease time.Durati
 	return m.state.Lease(), true
 }
 
+// newest reports whether a stream is the newest that brought a call of the session. What comes late
+// on an older one is a copy: the client has sent it again, and may have had the answer.
+func (m *machine) newest(session, serial uint64) bool {
+	if session == 0 {
+		return true
+	}
+	if serial < m.streams[session] {
+		return false
+	}
+	m.streams[session] = serial
+	return true
+}
+
 // forget drops all that hangs on a session that has ended, and answers its calls.
 func (m *machine) forget(session uint64) {
 	m.leases.remove(session)
 	delete(m.ending, session)
 	delete(m.hellos, session)
+	delete(m.streams, session)
 	for _, w := range m.waitersOf(session) {
 		m.end(w.call, refusal(w.call.mutation.GetNumber(), lockfs.ErrSession))
 	}

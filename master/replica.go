@@ -70,6 +70,7 @@ type Replica struct {
 		confirm    []confirmation
 		wake       clock.Instant // when keepTime will look at the machine of itself
 		streams    map[*stream]bool
+		serial     uint64 // of the newest stream
 		stopping   bool
 	}
 

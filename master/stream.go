@@ -20,6 +20,7 @@ const maxOpenCalls = 16384
 // stream is one client's connection, with the calls of any number of sessions on it.
 type stream struct {
 	identity string
+	serial   uint64        // grows with each stream that this replica takes in
 	open     int           // calls without an answer; guarded by Replica.mu
 	ended    chan struct{} // closed by end
 	once     sync.Once
@@ -136,6 +137,8 @@ func (r *Replica) enter(s *stream, w *lockpb.Welcome) bool {
 	w.Master, w.Epoch = true, r.mu.machine.epoch
 	w.LeaseMs, w.GraceMs = r.mu.state.Lease().Milliseconds(), r.mu.state.Grace().Milliseconds()
 	w.MasterName, w.MasterAddress = r.cfg.Self.Name, r.cfg.Self.Address
+	r.mu.serial++
+	s.serial = r.mu.serial
 	s.send(&lockpb.ServerFrame{Frame: &lockpb.ServerFrame_Welcome{Welcome: w}})
 	r.mu.streams[s] = true
 	return true
