@@ -33,21 +33,16 @@ type history struct {
 	*teller
 	random  *rand.Rand
 	open    map[*call]bool
-	granted map[holding]bool
-	arrival map[*call]int // of exclusive waiters who hold nothing
+	silent  map[uint64]bool // sessions that nobody renews any more
+	arrival map[*call]int   // of exclusive waiters who hold nothing
 	clock   int
 	served  map[lockfs.Path]int // the arrival of the last of them that was granted
-}
-
-type holding struct {
-	session, owner uint64
-	path           lockfs.Path
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{
 		teller: newTeller(t), random: rand.New(rand.NewPCG(seed, 0)), open: make(map[*call]bool),
-		granted: make(map[holding]bool), arrival: make(map[*call]int), served: make(map[lockfs.Path]int),
+		silent: make(map[uint64]bool), arrival: make(map[*call]int), served: make(map[lockfs.Path]int),
 	}
 	h.machine.lead(h.at, 1)
 	h.drain()
@@ -104,20 +99,30 @@ func (h *history) step() {
 		h.at.now = h.at.now.Add(time.Duration(h.random.IntN(4000)) * time.Millisecond)
 		h.machine.tick(h.at)
 	case 9:
-		if h.random.IntN(4) == 0 {
+		switch h.random.IntN(6) {
+		case 0:
 			h.session()
+		case 1:
+			h.silent[session] = true
+		case 2:
+			h.call(&storepb.Mutation{Session: session, Op: &storepb.Mutation_Delete{Delete: &storepb.Delete{Path: path}}})
+			h.served[lockfs.Path(path)] = 0
+		case 3:
+			h.call(&storepb.Mutation{Session: session, Op: &storepb.Mutation_CloseSession{CloseSession: new(storepb.CloseSession)}})
+		default:
+			h.call(&storepb.Mutation{Session: session, Op: &storepb.Mutation_Create{Create: &storepb.Create{Path: path, Type: uint32(lockfs.File)}}})
 		}
 	default:
 		h.applyOne()
 	}
-	h.renewSome()
+	h.renew()
 	h.hear()
 }
 
-// renewSome keeps some sessions alive; the others expire.
-func (h *history) renewSome() {
+// renew keeps those sessions alive that are not silent.
+func (h *history) renew() {
 	for _, s := range h.machine.state.Sessions() {
-		if h.random.IntN(3) > 0 {
+		if !h.silent[s.ID] {
 			h.machine.hellos[s.ID] = hello{}
 			h.machine.renew(h.at, s.ID, nil)
 		}
@@ -180,9 +185,8 @@ func (h *history) answered(r reply) {
 func (h *history) finish() {
 	for range 200 {
 		h.drain()
+		h.renew()
 		for _, s := range h.machine.state.Sessions() {
-			h.machine.hellos[s.ID] = hello{}
-			h.machine.renew(h.at, s.ID, nil)
 			for _, held := range h.machine.state.HeldBy(s.ID) {
 				h.call(&storepb.Mutation{Session: s.ID, Op: &storepb.Mutation_Release{
 					Release: &storepb.Release{Path: string(held.Node.Path), Owner: held.Owner}}})
