@@ -48,7 +48,7 @@ func (m *machine) answered(now clock.Instant, a *lockpb.Answer) {
 	case kind == lockfs.ErrNotMaster || kind == lockfs.ErrEpoch || kind == lockfs.ErrUnavailable:
 		m.drop(now, "it answered "+c.fail(kind, a.GetDetail()).Error())
 	case kind == lockfs.ErrCell:
-		m.fail(c.fail(kind, a.GetDetail()))
+		m.fail(&lockfs.Error{Op: "client", Kind: kind, Detail: a.GetDetail()})
 	case kind == lockfs.ErrSession && c.session != nil:
 		m.lose(lost("the master has ended it"))
 	case kind == lockfs.ErrLimit && c.kind == background:

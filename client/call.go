@@ -42,7 +42,7 @@ type call struct {
 	wire    *lockpb.Call  // the operation and its guard; each sending adds the rest
 	session *session      // nil of plain reads
 	waits   bool          // an Acquire that waits as long as it takes
-	owner   *owner        // of Acquire, Release and CloseOwner
+	owner   *owner        // of Acquire, Release and CloseOwner; set by start
 	ready   chan struct{} // holds one: there is something to collect
 
 	// Owned by the machine.
@@ -81,6 +81,11 @@ func (c *call) numbered() bool {
 
 // sends reports whether the call goes over the wire at all.
 func (c *call) sends() bool { return c.kind != wantSession && c.kind != wantMaster }
+
+// ownerID returns whose lock the call is about, 0 if it is not about a lock.
+func (c *call) ownerID() uint64 {
+	return c.wire.GetAcquire().GetOwner() + c.wire.GetRelease().GetOwner() // one of them is nil
+}
 
 // superseded reports whether the call need not be sent again, since another one asks for its fate.
 func (c *call) superseded() bool {
@@ -131,8 +136,10 @@ func inOrder(calls map[*call]struct{}) []*call {
 // dueHeap holds the calls that have a deadline, the earliest first.
 type dueHeap []*call
 
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].deadline < h[j].deadline }
+func (h dueHeap) Len() int { return len(h) }
+func (h dueHeap) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(h[i].deadline, h[j].deadline), cmp.Compare(h[i].seq, h[j].seq)) < 0
+}
 func (h dueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].due, h[j].due = i, j

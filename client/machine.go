@@ -28,6 +28,7 @@ type machine struct {
 	fatal   error    // why this client can do nothing any more
 	trouble string   // why there is no master
 
+	ticked   clock.Instant      // when it last looked at the time
 	open     map[*call]struct{} // not yet answered by a master, or not needing to be
 	callers  int                // calls started and not collected
 	creating *call
@@ -92,6 +93,9 @@ func newMachine(log *slog.Logger, timeout time.Duration, host string) *machine {
 func (m *machine) start(now clock.Instant, c *call) {
 	m.tick(now)
 	m.callers++
+	if id := c.ownerID(); id != 0 {
+		c.owner = c.session.owner(id)
+	}
 	if err := m.refusal(c); err != nil {
 		m.abort(c, err)
 		return
@@ -111,7 +115,7 @@ func (m *machine) start(now clock.Instant, c *call) {
 func (m *machine) refusal(c *call) error {
 	switch {
 	case m.fatal != nil:
-		return m.fatal
+		return c.fail(lockfs.KindOf(m.fatal), detailOf(m.fatal))
 	case c.session != nil && c.session.err != nil:
 		return c.fail(lockfs.ErrSession, detailOf(c.session.err))
 	case c.session != nil && c.session.closing && c.kind != closing:
@@ -264,7 +268,7 @@ func (m *machine) greeted(now clock.Instant, a *lockpb.Answer) {
 		m.renew(now)
 		m.sendAll(now)
 	case lockfs.ErrSession:
-		m.lose(lost("the master does not know it: " + a.GetDetail()))
+		m.lose(lost("the master does not know it"))
 	default:
 		m.drop(now, "the master refused the session's greeting: "+kind.Error())
 	}
@@ -305,8 +309,14 @@ func (m *machine) confirm(now clock.Instant) {
 
 // ---- Time ------------------------------------------------------------------------------------
 
+// longestNap bounds how long the machine goes without a look at the time while anything is to
+// come: the timers of a suspended host do not run, and the end of a session must be told soon after
+// it wakes.
+const longestNap = time.Second
+
 // tick does what is due.
 func (m *machine) tick(now clock.Instant) {
+	m.noticeFreeze(now)
 	if s := m.session; s != nil {
 		switch {
 		case now >= s.lease.lost():
@@ -322,6 +332,19 @@ func (m *machine) tick(now clock.Instant) {
 		c := m.due[0]
 		m.disarm(c)
 		m.expire(now, c)
+	}
+}
+
+// noticeFreeze gives calls the time back in which this host was frozen: nobody could have answered
+// them. The lease is not asked, since that runs wherever the host is.
+func (m *machine) noticeFreeze(now clock.Instant) {
+	gap := now.Sub(m.ticked)
+	m.ticked = now
+	if gap <= 2*longestNap {
+		return
+	}
+	for _, c := range m.due { // all alike, so the heap stays one
+		c.deadline = c.deadline.Add(gap)
 	}
 }
 
@@ -373,6 +396,9 @@ func (m *machine) deadline() (next clock.Instant, ok bool) {
 		if m.link != nil && m.link.attached {
 			earlier(s.lease.next)
 		}
+	}
+	if ok {
+		next = min(next, m.ticked.Add(longestNap))
 	}
 	return next, ok
 }
@@ -426,11 +452,11 @@ func (m *machine) fail(err error) {
 	}
 	m.fatal = err
 	if m.session != nil {
-		m.lose(lost(err.Error()))
+		m.lose(lost(detailOf(err)))
 	}
 	for _, c := range inOrder(m.open) {
 		m.forget(c)
-		m.tell(c, nil, err)
+		m.tell(c, nil, c.fail(lockfs.KindOf(err), detailOf(err)))
 	}
 	if m.link != nil {
 		m.link, m.out.drop = nil, err.Error()

@@ -217,10 +217,6 @@ func (c *Client) flush() {
 	}
 }
 
-// longestNap bounds how long the machine goes without a look at the clock: a suspended machine's
-// timers do not run, and a session's end must be told soon after it wakes.
-const longestNap = time.Second
-
 // keepTime wakes the machine when something is due.
 func (c *Client) keepTime() {
 	timer := c.cfg.Clock.NewTimer(longestNap)
@@ -246,14 +242,11 @@ func (c *Client) nap() time.Duration {
 	defer c.mu.Unlock()
 	now := c.cfg.Clock.Now()
 	c.machine.tick(now)
-	c.woken = 0
 	at, ok := c.machine.deadline()
-	if ok {
-		c.woken = min(at, now.Add(longestNap))
-	}
+	c.woken = at
 	c.flush()
 	if !ok {
 		return 0
 	}
-	return max(c.woken.Sub(now), time.Microsecond)
+	return max(at.Sub(now), time.Microsecond)
 }

@@ -130,9 +130,9 @@ func (s *Session) Rename(ctx context.Context, rename Rename) (lockfs.Stat, error
 // sequencer if the grant won the race; else the owner has what it had before, or will have soon,
 // and its next Acquire or Release waits for that.
 func (s *Session) Acquire(ctx context.Context, acquire Acquire) (sequencer.Sequencer, error) {
-	if acquire.Mode != lockfs.Shared && acquire.Mode != lockfs.Exclusive {
+	if acquire.Mode != lockfs.Shared && acquire.Mode != lockfs.Exclusive || acquire.Owner == 0 {
 		return sequencer.Sequencer{}, &lockfs.Error{Op: "acquire", Path: acquire.Path, Kind: lockfs.ErrInvalid,
-			Detail: fmt.Sprintf("mode %v", acquire.Mode)}
+			Detail: fmt.Sprintf("in mode %v for owner %d", acquire.Mode, acquire.Owner)}
 	}
 	c := newCall(mutation, s.session, "acquire", acquire.Path, &lockpb.Call{Op: &lockpb.Call_Acquire{Acquire: &lockpb.Acquire{
 		Path: string(acquire.Path), Instance: acquire.Instance, Owner: acquire.Owner, Mode: uint32(acquire.Mode),
