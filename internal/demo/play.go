@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"lockfs/internal/proccell"
 	"lockfs/sequencer"
 )
 
@@ -63,13 +64,13 @@ func (s *stage) writeAndRead(ctx context.Context) error {
 	return s.must(ctx, s.b, "cat "+file, content)
 }
 
-// held starts a party on host A, waits until it has the lock, and returns the sequencer.
-func (s *stage) held(ctx context.Context) (*party, sequencer.Sequencer, error) {
+// held starts a process on host A, waits until it has the lock, and returns the sequencer.
+func (s *stage) held(ctx context.Context) (*proccell.Locker, sequencer.Sequencer, error) {
 	holder, err := s.lock(s.a)
 	if err != nil {
 		return nil, sequencer.Sequencer{}, err
 	}
-	if err := holder.holds(ctx); err != nil {
+	if err := holder.Holds(ctx); err != nil {
 		return nil, sequencer.Sequencer{}, err
 	}
 	seq, err := s.sequencer(ctx, s.a)
@@ -79,8 +80,8 @@ func (s *stage) held(ctx context.Context) (*party, sequencer.Sequencer, error) {
 	return holder, seq, err
 }
 
-// waits starts a party on host B and waits until it stands in the queue.
-func (s *stage) waits(ctx context.Context) (*party, error) {
+// waits starts a process on host B and waits until it stands in the queue.
+func (s *stage) waits(ctx context.Context) (*proccell.Locker, error) {
 	waiter, err := s.lock(s.b)
 	if err != nil {
 		return nil, err
@@ -94,9 +95,9 @@ func (s *stage) waits(ctx context.Context) (*party, error) {
 
 // passes waits until the waiter on B has the lock, checks that it has the generation after the
 // one before, and ends it.
-func (s *stage) passes(ctx context.Context, waiter *party, before sequencer.Sequencer) error {
+func (s *stage) passes(ctx context.Context, waiter *proccell.Locker, before sequencer.Sequencer) error {
 	since := time.Now()
-	if err := waiter.holds(ctx); err != nil {
+	if err := waiter.Holds(ctx); err != nil {
 		return err
 	}
 	took := time.Since(since)
@@ -124,13 +125,13 @@ func (s *stage) lockAndWait(ctx context.Context) error {
 		return err
 	}
 	s.say("A lets it go")
-	if err := holder.tell(ctx, "true"); err != nil {
+	if err := holder.Release(ctx); err != nil {
 		return err
 	}
 	if err := s.passes(ctx, waiter, seq); err != nil {
 		return err
 	}
-	return waiter.tell(ctx, "true")
+	return waiter.Release(ctx)
 }
 
 func (s *stage) masterDies(ctx context.Context) error {
@@ -170,7 +171,7 @@ func (s *stage) masterDies(ctx context.Context) error {
 	if err := master.Start(ctx); err != nil {
 		return err
 	}
-	return holder.tell(ctx, "true")
+	return holder.Release(ctx)
 }
 
 func (s *stage) holderDies(ctx context.Context) error {
@@ -193,7 +194,7 @@ func (s *stage) holderDies(ctx context.Context) error {
 	if took := time.Since(since); took > time.Second {
 		return fmt.Errorf("the waiter got the lock after %v, not at once", took)
 	}
-	return waiter.tell(ctx, "true")
+	return waiter.Release(ctx)
 }
 
 func (s *stage) hostHangs(ctx context.Context) error {
@@ -219,37 +220,26 @@ func (s *stage) hostHangs(ctx context.Context) error {
 	s.a.Process().Thaw()
 	holder.Thaw()
 	s.say("A's process, which believes that it holds the lock, writes to the file it has open")
-	if err := holder.tell(ctx, `echo 10.4.7.22:7000 >&9 || cat <&9 || echo "both failed"`); err != nil {
+	said, err := holder.Tell(ctx, `echo 10.4.7.22:7000 >&9 || cat <&9 || echo "both failed"`)
+	if err != nil {
 		return err
 	}
-	if err := s.stale(holder); err != nil {
+	if err := s.stale(said); err != nil {
 		return err
 	}
 	if err := s.must(ctx, s.a, "cat "+file, successor); err != nil {
 		return err
 	}
-	return waiter.tell(ctx, "true")
+	return waiter.Release(ctx)
 }
 
 // stale checks that writing and reading through the open file both failed.
-func (s *stage) stale(p *party) error {
-	_, said, _ := strings.Cut(p.Log.String(), "holding\n")
+func (s *stage) stale(said string) error {
 	for line := range strings.Lines(said) {
 		s.say("   %s", strings.TrimSuffix(line, "\n"))
 	}
 	if strings.Count(said, "Stale file handle") != 2 || !strings.Contains(said, "both failed") {
 		return fmt.Errorf("what a host that lost its lock is told is not an error: %q", said)
-	}
-	return nil
-}
-
-// tell gives a party that holds the lock a last line to run, and waits for its end.
-func (p *party) tell(ctx context.Context, line string) error {
-	if _, err := fmt.Fprintln(p.input, line); err != nil {
-		return fmt.Errorf("%s: %w", p.Name, err)
-	}
-	if err := p.Wait(ctx); err != nil {
-		return fmt.Errorf("%s: %w; it said %q", p.Name, err, p.Log)
 	}
 	return nil
 }

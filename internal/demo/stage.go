@@ -84,37 +84,13 @@ func (s *stage) refused(ctx context.Context, host *proccell.Mount) error {
 	return nil
 }
 
-// party is a program that wants a lock: flock(1) around a shell that says when it has the lock, and
-// keeps it until it is given a line to read.
-type party struct {
-	*proccell.Process
-	input io.WriteCloser
-}
-
-// The descriptor stays with the shell, so that it can be used after the lock is lost.
-const partyScript = `exec 9<>"$1" && flock 9 && echo holding && read -r line && eval "$line"`
-
-// lock starts a party on a host.
-func (s *stage) lock(host *proccell.Mount) (*party, error) {
-	cmd := exec.Command("bash", "-c", partyScript, "party", host.Path(file))
-	input, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
+// lock starts a program on a host that wants the lock.
+func (s *stage) lock(host *proccell.Mount) (*proccell.Locker, error) {
+	locker, err := proccell.Flock(host.Path(file))
+	if err == nil {
+		s.processes = append(s.processes, locker.Process)
 	}
-	process, err := proccell.Launch("flock on host "+host.Name, cmd, nil)
-	if err != nil {
-		return nil, err
-	}
-	s.processes = append(s.processes, process)
-	return &party{process, input}, nil
-}
-
-// holds waits until the party has the lock.
-func (p *party) holds(ctx context.Context) error {
-	if err := p.Log.Await(ctx, "holding", 0); err != nil {
-		return fmt.Errorf("%s: %w; it said %q", p.Name, err, p.Log)
-	}
-	return nil
+	return locker, err
 }
 
 // waiting waits until the cell knows somebody who waits for the lock.

@@ -270,6 +270,9 @@ func (c *Cell) Logs() string {
 	return b.String()
 }
 
+// Name is the cell's.
+func (c *Cell) Name() string { return c.config.Name }
+
 // Lockfs runs the command line on the cell and returns its standard output. An error of its own
 // carries what it said.
 func (c *Cell) Lockfs(ctx context.Context, args ...string) (string, error) {

@@ -105,16 +105,7 @@ func (m *Mount) close() error {
 
 // awaitReady waits until the process has said that it is ready.
 func awaitReady(ctx context.Context, process *Process, mark int) error {
-	ready, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-process.Done():
-			cancel(fmt.Errorf("it has ended (%v)", process.err))
-		case <-ready.Done():
-		}
-	}()
-	if err := process.Log.Await(ready, "ready", mark); err != nil {
+	if err := process.awaitSaying(ctx, "ready", mark); err != nil {
 		return fmt.Errorf("%s is not ready: %w; it said:\n%s", process.Name, err, process.Log)
 	}
 	return nil

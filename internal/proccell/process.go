@@ -95,6 +95,20 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
+// awaitSaying waits until the process has said text after mark, or has ended without.
+func (p *Process) awaitSaying(ctx context.Context, text string, mark int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-p.done:
+			cancel(fmt.Errorf("it has ended (%v)", p.err))
+		case <-ctx.Done():
+		}
+	}()
+	return p.Log.Await(ctx, text, mark)
+}
+
 // Kill kills the process and waits until it is gone; an error says that it is stuck.
 func (p *Process) Kill() error {
 	p.Signal(syscall.SIGKILL)

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// startHealth answers /healthz on address: 200 while healthy returns nil, else 503 with the reason.
+// The returned function ends it.
+func startHealth(address string, healthy func() error) (stop func(), err error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--http: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := healthy(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		server.Serve(listener) // ends with http.ErrServerClosed
+	}()
+	return func() {
+		server.Close()
+		<-ended
+	}, nil
+}
