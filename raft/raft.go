@@ -14,7 +14,6 @@ import (
 	"net"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"lockfs/internal/clock"
@@ -112,40 +111,3 @@ type MemberStatus struct {
 	Match   uint64 // the log of the member is known to agree with the leader's up to here
 	Active  bool   // it was heard from within an election timeout
 }
-
-// A Replica is one member of a cell.
-type Replica struct{}
-
-// Start starts a replica from what its storage and its machine hold.
-func Start(cfg Config) (*Replica, error) { return nil, errors.New("raft: under construction") }
-
-// Register makes s serve the other replicas.
-func (r *Replica) Register(s grpc.ServiceRegistrar) {}
-
-// Propose puts data into the log if this replica leads in term. Proposals enter the log in the
-// order of the calls; while the replica leads in term none is dropped, and those still waiting
-// when it ceases to are discarded, which Machine.Leadership tells. It never waits.
-func (r *Replica) Propose(term uint64, data []byte) error { return ErrNotLeader }
-
-// ReadIndex returns an index such that a state in which it is applied shows everything that was
-// committed anywhere when ReadIndex was called: a majority confirmed after the call that this
-// replica leads. It fails with ErrNotLeader at once where it does not or no longer leads.
-func (r *Replica) ReadIndex(ctx context.Context) (uint64, error) { return 0, ErrNotLeader }
-
-// Member returns a member of the cell.
-func (r *Replica) Member(id uint64) (Member, bool) { return Member{}, false }
-
-// Status returns how things stand.
-func (r *Replica) Status() Status { return Status{} }
-
-// TransferLeadership hands leadership to the most advanced live voter and waits until it is lost.
-func (r *Replica) TransferLeadership(ctx context.Context) error { return ErrNotLeader }
-
-// Stop ends the replica, after a last checkpoint, and waits for its end.
-func (r *Replica) Stop() {}
-
-// Done is closed when the replica has ended, by Stop or of itself.
-func (r *Replica) Done() <-chan struct{} { return nil }
-
-// Err tells, after Done, why the replica ended of itself; nil after Stop.
-func (r *Replica) Err() error { return nil }

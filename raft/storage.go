@@ -1,15 +1,14 @@
 package raft
 
 import (
+	"fmt"
 	"io"
-	"log/slog"
-	"time"
 
 	etcdraft "go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Storage keeps a replica's log. Reading may go on while one goroutine writes.
+// Storage keeps a replica's log. One goroutine writes, and others may read meanwhile.
 //
 // There are two: OpenWAL on a disk, and MemoryDisk for tests. An error of Append, Mark or Compact
 // means that nobody knows what is on the disk: the replica stops, and only opening it anew tells.
@@ -38,22 +37,92 @@ type Spool interface {
 	io.Closer
 }
 
-// OpenWAL opens the log in the folder dir, or makes one there. A log of another cluster or
-// member is refused.
-func OpenWAL(dir string, clusterID, id uint64, logger *slog.Logger) (Storage, error) {
-	return nil, nil
+// A tail is the part of a log that is in memory: all that Storage reads, and the writing that
+// happens there once the disk has it.
+type tail struct{ *etcdraft.MemoryStorage }
+
+// newTail returns a log of nothing that goes on after at.
+func newTail(at *raftpb.SnapshotMetadata) (tail, error) {
+	t := tail{etcdraft.NewMemoryStorage()}
+	if at.GetIndex() == 0 {
+		return t, nil
+	}
+	return t, t.ApplySnapshot(&raftpb.Snapshot{Metadata: at})
 }
 
-// A MemoryDisk is a disk for tests, on which one log lives. It can crash.
-type MemoryDisk struct {
-	SyncTime time.Duration // how long it takes to make an Append durable; set before Open
+func (t tail) append(state *raftpb.HardState, entries []*raftpb.Entry) error {
+	if !etcdraft.IsEmptyHardState(state) {
+		if err := t.SetHardState(state); err != nil {
+			return err
+		}
+	}
+	return t.MemoryStorage.Append(entries)
 }
 
-// NewMemoryDisk returns an empty disk.
-func NewMemoryDisk() *MemoryDisk { return &MemoryDisk{} }
+// How a mark stands to a log.
+type markKind int
 
-// Open returns the log as it is durable. What was opened before fails from now on.
-func (d *MemoryDisk) Open() Storage { return nil }
+const (
+	markOld     markKind = iota // not beyond the last mark: nothing to do
+	markWithin                  // of an entry that is in the log
+	markReplace                 // of an entry that is not: the log is of no use any more
+)
 
-// Crash forgets what is not durable, and fails all that is open.
-func (d *MemoryDisk) Crash() {}
+func (t tail) kindOf(at *raftpb.SnapshotMetadata) (markKind, error) {
+	last, err := t.Snapshot()
+	if err != nil {
+		return markOld, err
+	}
+	if at.GetIndex() <= last.GetMetadata().GetIndex() {
+		return markOld, nil
+	}
+	if t.has(at.GetIndex(), at.GetTerm()) {
+		return markWithin, nil
+	}
+	return markReplace, nil
+}
+
+func (t tail) has(index, term uint64) bool {
+	have, err := t.Term(index)
+	return err == nil && have == term
+}
+
+func (t tail) mark(at *raftpb.SnapshotMetadata) error {
+	kind, err := t.kindOf(at)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case markWithin:
+		_, err = t.CreateSnapshot(at.GetIndex(), at.GetConfState(), nil)
+	case markReplace:
+		err = t.ApplySnapshot(&raftpb.Snapshot{Metadata: at})
+	}
+	return err
+}
+
+// compact drops the entries up to and with index, if they are still there.
+func (t tail) compact(index uint64) error {
+	first, last, err := t.bounds()
+	if err != nil {
+		return err
+	}
+	if index > last {
+		return fmt.Errorf("drop the log up to entry %d: it ends with %d", index, last)
+	}
+	if index < first {
+		return nil
+	}
+	return t.MemoryStorage.Compact(index)
+}
+
+// bounds returns the indexes of the first and the last entry; of an empty log, first is last + 1.
+func (t tail) bounds() (first, last uint64, err error) { return bounds(t) }
+
+func bounds(s etcdraft.Storage) (first, last uint64, err error) {
+	if first, err = s.FirstIndex(); err != nil {
+		return 0, 0, err
+	}
+	last, err = s.LastIndex()
+	return first, last, err
+}

@@ -176,6 +176,7 @@ type SnapshotFrame struct {
 	Greeting      *Greeting              `protobuf:"bytes,1,opt,name=greeting,proto3" json:"greeting,omitempty"` // in the first frame alone
 	Message       []byte                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`   // the raftpb.Message of type MsgSnap, in the first frame alone
 	Chunk         []byte                 `protobuf:"bytes,3,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	End           bool                   `protobuf:"varint,4,opt,name=end,proto3" json:"end,omitempty"` // in the last frame alone: the state is complete
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -229,6 +230,13 @@ func (x *SnapshotFrame) GetChunk() []byte {
 		return x.Chunk
 	}
 	return nil
+}
+
+func (x *SnapshotFrame) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
 }
 
 // EntryData is the data of a normal log entry: proposals in order, each one caller's bytes.
@@ -473,11 +481,12 @@ const file_raft_raftrpc_peer_proto_rawDesc = "" +
 	"\x02to\x18\x03 \x01(\x04R\x02to\"Z\n" +
 	"\tPeerFrame\x121\n" +
 	"\bgreeting\x18\x01 \x01(\v2\x15.lockfs.raft.GreetingR\bgreeting\x12\x1a\n" +
-	"\bmessages\x18\x02 \x03(\fR\bmessages\"r\n" +
+	"\bmessages\x18\x02 \x03(\fR\bmessages\"\x84\x01\n" +
 	"\rSnapshotFrame\x121\n" +
 	"\bgreeting\x18\x01 \x01(\v2\x15.lockfs.raft.GreetingR\bgreeting\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\fR\amessage\x12\x14\n" +
-	"\x05chunk\x18\x03 \x01(\fR\x05chunk\")\n" +
+	"\x05chunk\x18\x03 \x01(\fR\x05chunk\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\bR\x03end\")\n" +
 	"\tEntryData\x12\x1c\n" +
 	"\tproposals\x18\x01 \x03(\fR\tproposals\"J\n" +
 	"\n" +

@@ -1,0 +1,207 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"lockfs/raft/raftrpc"
+)
+
+// An applier feeds the machine. Its goroutine alone calls it, and does what the run goroutine puts
+// into its queue in that order: entries, changes of leadership, snapshots to open and to restore.
+type applier struct {
+	r     *Replica
+	queue *queue[func() error]
+
+	// Owned by the apply goroutine.
+	at       position // what the machine's state is
+	entries  uint64   // applied since the last checkpoint was begun
+	bytes    uint64
+	saving   bool
+	saveDone chan error // of the checkpoint under way, of capacity one
+}
+
+func (a *applier) run() {
+	for {
+		work := a.queue.take(a.r.stop)
+		if len(work) == 0 {
+			return
+		}
+		for _, do := range work {
+			if a.r.stopping() {
+				return // what is left is in the log
+			}
+			if err := do(); err != nil {
+				a.r.end(err)
+				return
+			}
+		}
+	}
+}
+
+// A committed is entries to be applied, and how the cell's configuration is after each change of
+// it among them.
+type committed struct {
+	entries   []*raftpb.Entry
+	changes   map[uint64]configuration // by the index of the entry
+	responses []*raftpb.Message
+}
+
+type configuration struct {
+	conf    *raftpb.ConfState
+	members map[uint64]Member
+}
+
+func (a *applier) apply(c committed) error {
+	for _, entry := range c.entries {
+		if err := a.applyEntry(entry); err != nil {
+			return fmt.Errorf("apply entry %d: %w", entry.GetIndex(), err)
+		}
+		a.at.index, a.at.term = entry.GetIndex(), entry.GetTerm()
+		if change, ok := c.changes[entry.GetIndex()]; ok {
+			a.at.conf, a.at.members = change.conf, change.members
+		}
+		a.entries++
+		a.bytes += uint64(len(entry.GetData()))
+	}
+	a.r.tell(outcome{responses: c.responses})
+	if a.entries >= a.r.cfg.CheckpointEntries || a.bytes >= a.r.cfg.CheckpointBytes {
+		return a.checkpoint()
+	}
+	return nil
+}
+
+// applyEntry gives the machine what an entry carries. A new leader's first entry and the changes
+// of the configuration carry nothing for it.
+func (a *applier) applyEntry(entry *raftpb.Entry) error {
+	if entry.GetType() != raftpb.EntryNormal || len(entry.GetData()) == 0 {
+		return nil
+	}
+	data := new(raftrpc.EntryData)
+	if err := proto.Unmarshal(entry.GetData(), data); err != nil {
+		return err
+	}
+	return a.r.cfg.Machine.Apply(entry.GetIndex(), data.GetProposals())
+}
+
+// checkpoint begins a checkpoint, unless one is under way: then the next entry tries again.
+func (a *applier) checkpoint() error {
+	if a.saving {
+		select {
+		case err := <-a.saveDone:
+			a.saving = false
+			if err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+	save, mark, err := a.take()
+	if err != nil {
+		return err
+	}
+	a.saving = true
+	go func() {
+		err := save()
+		if err == nil {
+			a.r.call(func() { a.r.checkpointed(mark) })
+		}
+		a.saveDone <- err
+	}()
+	return nil
+}
+
+// take has the machine take hold of its state for a checkpoint.
+func (a *applier) take() (save func() error, mark *raftpb.SnapshotMetadata, err error) {
+	encoded, err := a.at.marshal()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.entries, a.bytes = 0, 0
+	take := a.r.cfg.Machine.Checkpoint(encoded)
+	save = func() error {
+		if err := take(); err != nil {
+			return fmt.Errorf("save the checkpoint at entry %d: %w", mark.GetIndex(), err)
+		}
+		return nil
+	}
+	mark = a.at.metadata()
+	return save, mark, nil
+}
+
+// settle waits for the checkpoint under way, if one is.
+func (a *applier) settle() error {
+	if !a.saving {
+		return nil
+	}
+	a.saving = false
+	return <-a.saveDone
+}
+
+// finish makes a last checkpoint of a replica that ends in order, so that the next start has
+// little to replay, and marks it in the log.
+func (a *applier) finish() error {
+	if a.entries == 0 {
+		return nil
+	}
+	save, mark, err := a.take()
+	if err != nil {
+		return err
+	}
+	if err := save(); err != nil {
+		return err
+	}
+	return a.r.storage.Mark(mark)
+}
+
+// restore makes the machine's state that of a snapshot which the raft machine has accepted.
+func (a *applier) restore(s received, done chan<- struct{}) error {
+	defer s.spool.Close()
+	meta := s.message.GetSnapshot().GetMetadata()
+	// A checkpoint of the state of before must not be saved over it.
+	if err := a.settle(); err != nil {
+		return err
+	}
+	encoded, applied, err := a.r.cfg.Machine.Restore(s.spool)
+	if err != nil {
+		return fmt.Errorf("restore the snapshot at entry %d: %w", meta.GetIndex(), err)
+	}
+	at, err := parsePosition(encoded)
+	if err != nil {
+		return err
+	}
+	if at.index != meta.GetIndex() || at.term != meta.GetTerm() || applied > at.index {
+		return fmt.Errorf("restore the snapshot at entry %d of term %d: its state is at entry %d of term %d, applied up to %d",
+			meta.GetIndex(), meta.GetTerm(), at.index, at.term, applied)
+	}
+	a.at, a.entries, a.bytes = at, 0, 0
+	a.r.log.Info("restored a snapshot from the leader", "entry", at.index, "leader", s.message.GetFrom())
+	close(done)
+	return nil
+}
+
+// errNoCheckpoint is why no snapshot can be sent; the raft machine asks again.
+var errNoCheckpoint = errors.New("the checkpoint is not where the log says")
+
+// openSnapshot opens the last checkpoint for a peer. It may be newer than the raft machine knew
+// when it asked for it in m, and is sent as what it is.
+func (a *applier) openSnapshot(m *raftpb.Message) (outgoing, error) {
+	snapshot, err := a.r.cfg.Machine.Snapshot()
+	if err != nil {
+		return outgoing{}, err
+	}
+	at, err := parsePosition(snapshot.Position())
+	if err == nil && (at.index < m.GetSnapshot().GetMetadata().GetIndex() || at.term > m.GetTerm()) {
+		err = errNoCheckpoint
+	}
+	if err != nil {
+		return outgoing{}, errors.Join(err, snapshot.Close())
+	}
+	m = proto.CloneOf(m)
+	m.Snapshot = &raftpb.Snapshot{Metadata: at.metadata(), Data: snapshot.Position()}
+	return outgoing{message: m, state: snapshot}, nil
+}

@@ -1,0 +1,310 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	etcdraft "go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+
+	"lockfs/internal/clock"
+)
+
+type progress = tracker.Progress
+
+// A Replica is one member of a cell. Its run goroutine owns the raft machine and all that hangs on
+// it. Two others work for it: one writes to the storage, one calls the Machine. Besides there is a
+// goroutine for each other member, and one for a checkpoint or a snapshot on its way.
+type Replica struct {
+	cfg     Config
+	log     *slog.Logger
+	storage Storage
+
+	appender  *appender
+	applier   *applier
+	members   members
+	proposals proposals
+	reads     reads
+	senders   sync.WaitGroup // of snapshots, and peers that are not needed any more
+
+	inbox      chan received // from the other members
+	outcomes   chan outcome  // from the appender and the applier
+	calls      chan func()   // whatever else is to be done by the run goroutine
+	receptions atomic.Uint64 // how many snapshots began to arrive
+
+	stop    chan struct{} // closed by end
+	done    chan struct{} // closed last
+	ending  sync.Once
+	failure error // why it ended of itself; written before stop is closed
+
+	// Owned by the run goroutine.
+	node          *etcdraft.RawNode
+	conf          *raftpb.ConfState
+	ticked        clock.Instant // up to when the machine knows that time has passed
+	leadership    Leadership    // as told
+	committedTerm uint64        // of the last entry that was handed to the applier
+	held          []byte        // an entry that the machine did not want yet
+	appending     int           // writes with entries on their way to the disk
+	round         readRound
+	incoming      []received        // snapshots that the machine may accept
+	accepted      []Spool           // of those that it did, which the applier may not get to
+	pins          map[uint64]uint64 // by member: the index of the snapshot under way to it
+	transfers     []chan error      // who waits for leadership to be handed over
+	diskAt        uint64            // what the disk was at when ticked
+	diskTicks     int               // for how long it has been at that
+}
+
+// Start starts a replica from what its storage and its machine hold. A new one begins with
+// cfg.Members. If Start fails, the storage is the caller's to close.
+func Start(cfg Config) (*Replica, error) {
+	cfg = withDefaults(cfg)
+	at, err := prepare(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("raft: start member %d: %w", cfg.ID, err)
+	}
+	r := newReplica(cfg, at)
+	if err := r.boot(at.index); err != nil {
+		return nil, err
+	}
+	r.setMembers(at.members)
+	go r.main()
+	return r, nil
+}
+
+func newReplica(cfg Config, at position) *Replica {
+	r := &Replica{
+		cfg: cfg, log: cfg.Logger, storage: cfg.Storage, conf: at.confState(),
+		inbox: make(chan received, 1024), outcomes: make(chan outcome, 8), calls: make(chan func()),
+		stop: make(chan struct{}), done: make(chan struct{}),
+		ticked: cfg.Clock.Now(), pins: make(map[uint64]uint64),
+	}
+	r.appender = &appender{r: r, queue: newQueue[write](0)}
+	r.applier = &applier{r: r, queue: newQueue[func() error](0), at: at, saveDone: make(chan error, 1)}
+	r.proposals.wake, r.reads.wake = make(chan struct{}, 1), make(chan struct{}, 1)
+	return r
+}
+
+// boot makes the raft machine. What it panics with says what is wrong with the log.
+func (r *Replica) boot(applied uint64) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case brokenInvariant:
+			err = fmt.Errorf("raft: start member %d: %s", r.cfg.ID, string(p))
+		default:
+			panic(p)
+		}
+	}()
+	r.node, err = etcdraft.NewRawNode(r.machineConfig(applied))
+	return err
+}
+
+// main runs the replica and closes everything, each thing after those that use it.
+func (r *Replica) main() {
+	defer close(r.done)
+	var workers sync.WaitGroup
+	workers.Go(r.appender.run)
+	workers.Go(r.applier.run)
+	r.run()
+	r.proposals.lead(0)
+	r.reads.lead(false)
+	answerAll(r.round.waiting, readAnswer{err: ErrStopped})
+	for _, waiting := range r.transfers {
+		waiting <- ErrStopped
+	}
+	workers.Wait()
+	r.setMembers(nil)
+	r.senders.Wait()
+	err := r.applier.settle()
+	if r.failure == nil && err == nil {
+		err = r.applier.finish()
+	}
+	r.dropIncoming()
+	for _, spool := range r.accepted {
+		spool.Close() // most are closed already
+	}
+	err = errors.Join(err, r.storage.Close())
+	if r.failure == nil {
+		r.failure = err
+	}
+}
+
+// end begins the end, for a reason, or for none if it was asked for.
+func (r *Replica) end(why error) {
+	r.ending.Do(func() {
+		r.failure = why
+		close(r.stop)
+	})
+}
+
+func (r *Replica) stopping() bool {
+	select {
+	case <-r.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stop ends the replica, after a last checkpoint, and waits for its end.
+func (r *Replica) Stop() {
+	r.end(nil)
+	<-r.done
+}
+
+// Done is closed when the replica has ended, by Stop or of itself.
+func (r *Replica) Done() <-chan struct{} { return r.done }
+
+// Err tells, after Done, why the replica ended of itself or could not end in order; else nil.
+func (r *Replica) Err() error {
+	<-r.done
+	return r.failure
+}
+
+// tell gives the run goroutine an outcome.
+func (r *Replica) tell(o outcome) {
+	select {
+	case r.outcomes <- o:
+	case <-r.stop:
+	}
+}
+
+// call has the run goroutine do something. It reports whether that will happen.
+func (r *Replica) call(do func()) bool {
+	select {
+	case r.calls <- do:
+		return true
+	case <-r.stop:
+		return false
+	}
+}
+
+// send hands a message to whoever sends it. It never waits.
+func (r *Replica) send(m *raftpb.Message) {
+	if m.GetType() == raftpb.MsgSnap {
+		r.sendSnapshot(m)
+	} else if p, ok := r.members.peer(m.GetTo()); ok {
+		p.send(m)
+	}
+}
+
+func (r *Replica) unreachable(id uint64) {
+	r.node.ReportUnreachable(id)
+	delete(r.pins, id)
+}
+
+func (r *Replica) lastIndex() uint64 {
+	last, err := r.storage.LastIndex()
+	if err != nil {
+		return 0
+	}
+	return last
+}
+
+// Propose puts data into the log if this replica leads in term, and does not keep a copy.
+// Proposals enter the log in the order of the calls. While the replica leads in term none is
+// dropped; those still waiting when it ceases to are discarded, which Machine.Leadership tells.
+// Propose never waits: it fails with ErrNotLeader, ErrTooLarge (over 2 MiB) or ErrOverloaded.
+func (r *Replica) Propose(term uint64, data []byte) error { return r.proposals.add(term, data) }
+
+// Status returns how things stand. Of a replica that has stopped it knows nothing but who it was.
+func (r *Replica) Status() Status {
+	answer := make(chan Status, 1)
+	if r.call(func() { answer <- r.status() }) {
+		select {
+		case s := <-answer:
+			return s
+		case <-r.done:
+		}
+	}
+	return Status{ID: r.cfg.ID}
+}
+
+func (r *Replica) status() Status {
+	basic := r.node.BasicStatus()
+	s := Status{
+		ID: r.cfg.ID, Term: basic.GetTerm(), Leader: basic.Lead, Role: roles[basic.RaftState],
+		Committed: basic.GetCommit(), Applied: basic.Applied,
+	}
+	match := make(map[uint64]uint64)
+	if basic.RaftState == etcdraft.StateLeader {
+		r.node.WithProgress(func(id uint64, _ etcdraft.ProgressType, p progress) { match[id] = p.Match })
+	}
+	for _, m := range sortedMembers(r.members.all()) {
+		s.Members = append(s.Members, MemberStatus{
+			Member: m, Match: match[m.ID], Active: r.active(m.ID),
+			Learner: slices.Contains(r.conf.GetLearners(), m.ID),
+		})
+	}
+	return s
+}
+
+var roles = map[etcdraft.StateType]string{
+	etcdraft.StateLeader: "leader", etcdraft.StateFollower: "follower",
+	etcdraft.StateCandidate: "candidate", etcdraft.StatePreCandidate: "pre-candidate",
+}
+
+func (r *Replica) active(id uint64) bool {
+	p, ok := r.members.peer(id)
+	return id == r.cfg.ID || ok && p.active()
+}
+
+// TransferLeadership hands leadership to the most advanced live voter and waits until it is lost.
+// If that voter does not take over within an election timeout, leadership stays here.
+func (r *Replica) TransferLeadership(ctx context.Context) error {
+	over := make(chan error, 1)
+	if !r.call(func() { r.transfer(over) }) {
+		return ErrStopped
+	}
+	select {
+	case err := <-over:
+		return err
+	case <-r.done:
+		return ErrStopped
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *Replica) transfer(over chan error) {
+	if !r.leadership.Leading {
+		over <- ErrNotLeader
+		return
+	}
+	var to, match uint64
+	r.node.WithProgress(func(id uint64, kind etcdraft.ProgressType, p progress) {
+		if id != r.cfg.ID && kind == etcdraft.ProgressTypePeer && r.active(id) && p.Match >= match {
+			to, match = id, p.Match
+		}
+	})
+	if to == 0 {
+		over <- errors.New("raft: hand over leadership: no other voter is alive")
+		return
+	}
+	r.node.TransferLeader(to)
+	r.transfers = append(r.transfers, over)
+}
+
+// watchTransfers answers those who wait for leadership to be handed over, once it is or is not.
+func (r *Replica) watchTransfers() {
+	if len(r.transfers) == 0 {
+		return
+	}
+	var result error
+	if r.leadership.Leading {
+		if r.node.BasicStatus().LeadTransferee != 0 {
+			return
+		}
+		result = errors.New("raft: hand over leadership: the other did not take it in time")
+	}
+	for _, over := range r.transfers {
+		over <- result
+	}
+	r.transfers = nil
+}
