@@ -149,4 +149,7 @@ func (t tail) clone() (tail, error) {
 
 type memorySpool struct{ *bytes.Buffer }
 
-func (memorySpool) Close() error { return nil }
+func (s memorySpool) Close() error {
+	*s.Buffer = bytes.Buffer{}
+	return nil
+}

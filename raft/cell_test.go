@@ -1,0 +1,326 @@
+package raft
+
+import (
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"lockfs/internal/clock"
+)
+
+// A recorder is a Machine whose state is the list of all proposals.
+type recorder struct {
+	t    testing.TB
+	busy atomic.Bool // inside a method: there must be one at a time
+
+	mu       sync.Mutex
+	applied  []string
+	index    uint64
+	leading  []Leadership
+	saved    image // the checkpoint on its disk
+	saves    int
+	restores int
+	hold     chan struct{} // if not nil, Apply waits until it is closed
+}
+
+// An image is a state with its position.
+type image struct {
+	At      []byte
+	Applied []string
+	Index   uint64
+}
+
+func newRecorder(t testing.TB, saved image) *recorder {
+	return &recorder{t: t, applied: slices.Clone(saved.Applied), index: saved.Index, saved: saved}
+}
+
+func (m *recorder) enter() func() {
+	if !m.busy.CompareAndSwap(false, true) {
+		m.t.Error("two methods of the machine run at once")
+	}
+	return func() { m.busy.Store(false) }
+}
+
+func (m *recorder) Apply(index uint64, proposals [][]byte) error {
+	defer m.enter()()
+	m.mu.Lock()
+	hold := m.hold
+	m.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if index <= m.index {
+		m.t.Errorf("entry %d is applied after entry %d", index, m.index)
+	}
+	m.index = index
+	for _, p := range proposals {
+		if string(p) == "poison" {
+			return errors.New("this proposal is not to be applied")
+		}
+		m.applied = append(m.applied, string(p))
+	}
+	return nil
+}
+
+func (m *recorder) Checkpoint(position []byte) func() error {
+	defer m.enter()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	taken := image{position, slices.Clone(m.applied), m.index}
+	return func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.saved = taken
+		m.saves++
+		return nil
+	}
+}
+
+func (m *recorder) Snapshot() (Snapshot, error) {
+	defer m.enter()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.saved, nil
+}
+
+func (i image) Position() []byte                   { return i.At }
+func (i image) WriteTo(w io.Writer) (int64, error) { return 0, gob.NewEncoder(w).Encode(i) }
+func (i image) Close() error                       { return nil }
+
+func (m *recorder) Restore(r io.Reader) ([]byte, uint64, error) {
+	defer m.enter()()
+	var got image
+	if err := gob.NewDecoder(r).Decode(&got); err != nil {
+		return nil, 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saved, m.applied, m.index = got, slices.Clone(got.Applied), got.Index
+	m.restores++
+	return got.At, got.Index, nil
+}
+
+func (m *recorder) Leadership(l Leadership) {
+	defer m.enter()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leading = append(m.leading, l)
+}
+
+func (m *recorder) list() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.applied)
+}
+
+func (m *recorder) durable() image {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.saved
+}
+
+// A host is one member of a test's cell, with what outlives its replica.
+type host struct {
+	Member
+	clock   *clock.Virtual
+	disk    *MemoryDisk
+	machine *recorder
+	replica *Replica // nil while it is down
+	server  *grpc.Server
+	serving sync.WaitGroup
+}
+
+// A cell is some hosts and their network.
+type cell struct {
+	t     testing.TB
+	net   *network
+	hosts []*host
+	tune  func(*Config) // changes the configuration of each replica
+}
+
+const testCluster = 0xce11
+
+// inCell runs a test in virtual time, on a cell of so many hosts.
+func inCell(t *testing.T, size int, tune func(*Config), test func(*testing.T, *cell)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(t, size, 1, tune)
+		defer c.stop()
+		test(t, c)
+	})
+}
+
+func newCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
+	c := &cell{t: t, net: newNetwork(seed), tune: tune}
+	for i := range size {
+		name := fmt.Sprintf("r%d", i+1)
+		c.hosts = append(c.hosts, &host{
+			Member: Member{ID: uint64(i + 1), Name: name, Address: name},
+			clock:  clock.NewVirtual(), disk: NewMemoryDisk(), machine: newRecorder(t, image{}),
+		})
+	}
+	for _, h := range c.hosts {
+		c.start(h)
+	}
+	return c
+}
+
+func (c *cell) members() []Member {
+	var members []Member
+	for _, h := range c.hosts {
+		members = append(members, h.Member)
+	}
+	return members
+}
+
+func (c *cell) config(h *host) Config {
+	cfg := Config{
+		ClusterID: testCluster, ID: h.ID, Members: c.members(),
+		Machine: h.machine, Position: h.machine.durable().At, Storage: h.disk.Open(),
+		Clock: h.clock, Logger: testLogger(h.Name), Dial: c.net.dial(h.Name),
+	}
+	if c.tune != nil {
+		c.tune(&cfg)
+	}
+	return cfg
+}
+
+// testLogger is silent unless LOCKFS_TEST_LOG is set.
+func testLogger(name string) *slog.Logger {
+	if os.Getenv("LOCKFS_TEST_LOG") == "" {
+		return slog.New(slog.DiscardHandler)
+	}
+	options := &slog.HandlerOptions{Level: slog.LevelDebug}
+	return slog.New(slog.NewTextHandler(os.Stderr, options)).With("replica", name)
+}
+
+// start starts a replica on what its disks have.
+func (c *cell) start(h *host) {
+	c.t.Helper()
+	h.machine = newRecorder(c.t, h.machine.durable())
+	r, err := Start(c.config(h))
+	if err != nil {
+		c.t.Fatalf("%s: %v", h.Name, err)
+	}
+	h.replica, h.server = r, grpc.NewServer()
+	r.Register(h.server)
+	listener := c.net.listen(h.Address)
+	h.serving.Go(func() { h.server.Serve(listener) })
+}
+
+// halt takes a host down; what is to end its replica is end's choice.
+func (c *cell) halt(h *host, end func()) {
+	end()
+	h.replica.Stop()
+	h.server.Stop()
+	h.serving.Wait()
+	h.replica = nil
+}
+
+// crash takes a host down so that its disks forget what was not synced.
+func (c *cell) crash(h *host) { c.halt(h, h.disk.Crash) }
+
+func (c *cell) stop() {
+	for _, h := range c.hosts {
+		h.clock.Thaw()
+		if h.replica != nil {
+			c.halt(h, func() {})
+		}
+	}
+}
+
+// isolate cuts a host off from all others, or heals that.
+func (c *cell) isolate(h *host, cut bool) {
+	for _, other := range c.hosts {
+		if other != h {
+			c.net.set(h.Name, other.Name, cut)
+		}
+	}
+}
+
+func (c *cell) up() []*host {
+	return slices.DeleteFunc(slices.Clone(c.hosts), func(h *host) bool { return h.replica == nil })
+}
+
+// until waits, in virtual time, for something to become true.
+func (c *cell) until(what string, is func() bool) {
+	c.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			for _, h := range c.up() {
+				c.t.Logf("%s: %+v", h.Name, h.replica.Status())
+			}
+			c.t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// leader waits until a replica that is not in but leads, and a majority agrees.
+func (c *cell) leader(but ...*host) *host {
+	c.t.Helper()
+	var leader *host
+	c.until("a leader", func() bool {
+		for _, h := range c.up() {
+			if !slices.Contains(but, h) && h.replica.Status().Role == "leader" && c.followers(h) > len(c.hosts)/2 {
+				leader = h
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// followers counts those who take h for the leader, h included.
+func (c *cell) followers(h *host) int {
+	n := 0
+	for _, other := range c.up() {
+		if other.replica.Status().Leader == h.ID {
+			n++
+		}
+	}
+	return n
+}
+
+// propose puts a text into the log through h, and waits until h has applied it.
+func (c *cell) propose(h *host, text string) {
+	c.t.Helper()
+	if err := h.replica.Propose(h.replica.Status().Term, []byte(text)); err != nil {
+		c.t.Fatalf("%s: propose %s: %v", h.Name, text, err)
+	}
+	c.until(h.Name+" has applied "+text, func() bool { return slices.Contains(h.machine.list(), text) })
+}
+
+// agree waits until all that are up have applied the same, and that many.
+func (c *cell) agree(count int) {
+	c.t.Helper()
+	c.until(fmt.Sprintf("all have applied the same %d", count), func() bool {
+		for _, h := range c.up() {
+			if list := h.machine.list(); len(list) != count || !slices.Equal(list, c.up()[0].machine.list()) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func numbered(format string, n int) []string {
+	var texts []string
+	for i := range n {
+		texts = append(texts, fmt.Sprintf(format, i))
+	}
+	return texts
+}
