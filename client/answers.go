@@ -50,7 +50,7 @@ func (m *machine) answered(now clock.Instant, a *lockpb.Answer) {
 	case kind == lockfs.ErrCell:
 		m.fail(&lockfs.Error{Op: "client", Kind: kind, Detail: a.GetDetail()})
 	case kind == lockfs.ErrSession && c.session != nil:
-		m.lose(lost("the master has ended it"))
+		m.gone("the master has ended it")
 	case kind == lockfs.ErrLimit && c.kind == background:
 		m.arm(c, now.Add(overloadWait)) // expire sends it again
 	default:

@@ -100,13 +100,13 @@ func (m *machine) start(now clock.Instant, c *call) {
 		m.abort(c, err)
 		return
 	}
-	if c.kind == wantSession && m.session != nil || c.kind == wantMaster && m.link != nil {
+	if c.kind == wantSession && m.session != nil && !m.session.closing || c.kind == wantMaster && m.link != nil {
 		m.tell(c, nil, nil)
 		return
 	}
 	c.parked = c.owner != nil && c.owner.unsettled > 0
 	m.admit(now, c)
-	if c.kind == wantSession && m.creating == nil {
+	if c.kind == wantSession {
 		m.create(now)
 	}
 }
@@ -156,8 +156,16 @@ func (m *machine) patience(c *call) time.Duration {
 	return m.timeout
 }
 
-// create asks for a session.
+// create asks for a session where one is wanted and there is none. One that is being closed is
+// waited for.
 func (m *machine) create(now clock.Instant) {
+	wanted := false
+	for c := range m.open {
+		wanted = wanted || c.kind == wantSession
+	}
+	if !wanted || m.session != nil || m.creating != nil || m.fatal != nil {
+		return
+	}
 	m.creating = newCall(creation, nil, "session", "", &lockpb.Call{Op: &lockpb.Call_CreateSession{
 		CreateSession: &lockpb.CreateSession{Host: m.host}}})
 	m.admit(now, m.creating)
@@ -268,7 +276,7 @@ func (m *machine) greeted(now clock.Instant, a *lockpb.Answer) {
 		m.renew(now)
 		m.sendAll(now)
 	case lockfs.ErrSession:
-		m.lose(lost("the master does not know it"))
+		m.gone("the master does not know it")
 	default:
 		m.drop(now, "the master refused the session's greeting: "+kind.Error())
 	}
@@ -287,7 +295,7 @@ func (m *machine) keepAlive(now clock.Instant, a *lockpb.KeepAliveAnswer) {
 			s.lease.renewed(r.GetNumber(), milliseconds(r.GetLeaseMs()))
 			m.confirm(now)
 		case lockfs.ErrSession:
-			m.lose(lost("the master has ended it"))
+			m.gone("the master has ended it")
 		default:
 			m.drop(now, "the master refused a renewal: "+kind.Error())
 		}
@@ -410,6 +418,18 @@ func lost(reason string) error {
 	return &lockfs.Error{Op: "session", Kind: lockfs.ErrSession, Detail: reason}
 }
 
+// gone says that a master does not know the session any more. Where it is being closed that is how
+// its closing may be heard of first: answers come on another stream than renewals.
+func (m *machine) gone(reason string) {
+	for _, c := range inOrder(m.open) {
+		if c.kind == closing && c.number != 0 {
+			m.forget(c)
+			m.tell(c, nil, nil)
+		}
+	}
+	m.lose(lost(reason))
+}
+
 // lose ends the live session, and every call of it.
 func (m *machine) lose(why error) {
 	s := m.session
@@ -435,6 +455,7 @@ func (m *machine) lose(why error) {
 		}
 	}
 	m.out.lost = append(m.out.lost, s)
+	m.create(m.ticked)
 }
 
 // end ends the live session because its owner closes it.
