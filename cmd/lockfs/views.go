@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -42,6 +43,7 @@ func viewMembers(s *lockpb.StatusAnswer) (members []memberView, mayLose int) {
 			live++
 		}
 	}
+	slices.SortFunc(members, func(a, b memberView) int { return strings.Compare(a.Name, b.Name) })
 	return members, max(0, live-(voters/2+1))
 }
 

@@ -35,8 +35,8 @@ func fuseDevice(mountPoint string) (minor int, mounted bool) {
 	return minor, mounted
 }
 
-// detach takes whatever is mounted at mountPoint away from the tree, though it may be busy or dead.
-func detach(mountPoint string) error {
+// Detach takes whatever is mounted at mountPoint away from the tree, though it may be busy or dead.
+func Detach(mountPoint string) error {
 	for range 8 { // more than one can lie on another
 		if _, mounted := fuseDevice(mountPoint); !mounted {
 			return nil

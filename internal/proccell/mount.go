@@ -100,7 +100,7 @@ func (m *Mount) close() error {
 	default:
 		err = errors.Join(err, abort(m.minor), m.process.Kill())
 	}
-	return errors.Join(err, detach(m.Dir))
+	return errors.Join(err, Detach(m.Dir))
 }
 
 // awaitReady waits until the process has said that it is ready.
