@@ -91,16 +91,16 @@ func (s *State) swapNode(p lockfs.Path, old, next *node) {
 
 func (s *State) indexName(n *node) {
 	if dir := n.path.Parent(); dir != "" {
-		put(s.children, dir, n.path)
+		putInto(s.children, dir, n.path)
 	}
 	if n.ownerSession != 0 {
-		put(s.ephemeral, n.ownerSession, n.path)
+		putInto(s.ephemeral, n.ownerSession, n.path)
 	}
 }
 
 func (s *State) unindexName(n *node) {
-	drop(s.children, n.path.Parent(), n.path)
-	drop(s.ephemeral, n.ownerSession, n.path)
+	takeOut(s.children, n.path.Parent(), n.path)
+	takeOut(s.ephemeral, n.ownerSession, n.path)
 }
 
 // indexLock skips the holders at both ends that stayed: of a lock shared by thousands, a command
@@ -114,7 +114,7 @@ func (s *State) indexLock(p lockfs.Path, old, next *node) {
 		gone, come = gone[:len(gone)-1], come[:len(come)-1]
 	}
 	for _, h := range gone {
-		drop(s.held[h.session], h.owner, p)
+		takeOut(s.held[h.session], h.owner, p)
 		if len(s.held[h.session]) == 0 {
 			delete(s.held, h.session)
 		}
@@ -123,7 +123,7 @@ func (s *State) indexLock(p lockfs.Path, old, next *node) {
 		if s.held[h.session] == nil {
 			s.held[h.session] = map[uint64]pathSet{}
 		}
-		put(s.held[h.session], h.owner, p)
+		putInto(s.held[h.session], h.owner, p)
 	}
 	if len(next.grants()) > 0 {
 		s.locked[p] = struct{}{}
@@ -156,14 +156,14 @@ func (s *State) swapSession(id uint64, old, next *session) {
 	}
 }
 
-func put[K comparable](index map[K]pathSet, key K, p lockfs.Path) {
+func putInto[K comparable](index map[K]pathSet, key K, p lockfs.Path) {
 	if index[key] == nil {
 		index[key] = pathSet{}
 	}
 	index[key][p] = struct{}{}
 }
 
-func drop[K comparable](index map[K]pathSet, key K, p lockfs.Path) {
+func takeOut[K comparable](index map[K]pathSet, key K, p lockfs.Path) {
 	delete(index[key], p)
 	if len(index[key]) == 0 {
 		delete(index, key)

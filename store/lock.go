@@ -105,11 +105,12 @@ func (s *State) lockResult(n *node, holds lockfs.Mode) *storepb.Result {
 	return &storepb.Result{Stat: s.statMessage(n), LockMode: uint32(holds), LockGeneration: n.lockGeneration}
 }
 
-// closeOwner releases what an owner holds and gives up what it still waits for.
-func (s *State) closeOwner(session uint64, c *storepb.CloseOwner) (*storepb.Result, error) {
-	for _, number := range c.Numbers {
-		if _, done := s.Done(session, number); !done && number != 0 {
-			s.abandon(session, number)
+// closeOwner releases what an owner holds and gives up what it still waits for; not itself, which is
+// under number.
+func (s *State) closeOwner(session, number uint64, c *storepb.CloseOwner) (*storepb.Result, error) {
+	for _, open := range c.Numbers {
+		if _, done := s.Done(session, open); !done && open != 0 && open != number {
+			s.abandon(session, open)
 		}
 	}
 	for _, p := range slices.Sorted(maps.Keys(s.held[session][c.Owner])) {

@@ -61,7 +61,7 @@ func (s *State) attempt(session uint64, m *storepb.Mutation) (*storepb.Result, e
 	case *storepb.Mutation_Release:
 		return s.release(session, op.Release)
 	case *storepb.Mutation_CloseOwner:
-		return s.closeOwner(session, op.CloseOwner)
+		return s.closeOwner(session, m.Number, op.CloseOwner)
 	case *storepb.Mutation_GiveUp:
 		return s.giveUp(session, m.Number, op.GiveUp.Number)
 	case *storepb.Mutation_CloseSession:

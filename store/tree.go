@@ -134,6 +134,7 @@ func (s *State) insert(n *node) error {
 	}
 	s.setNode(n.path, n)
 	s.touch(dir)
+	s.noteOrphan(n.path) // an orphan that was renamed is one again
 	return nil
 }
 
