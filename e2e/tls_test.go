@@ -12,10 +12,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
 	"lockfs/internal/proccell"
+	"lockfs/raft/raftrpc"
 )
 
 // authority issues certificates into a folder.
@@ -35,12 +42,13 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-// issue returns the files of a certificate that a replica or a client can show.
-func (a *authority) issue(name string) (cert, key string) {
+// issue returns the files of a certificate that a client can show and, with the addresses that it is
+// for, a replica.
+func (a *authority) issue(name string, addresses ...net.IP) (cert, key string) {
 	_, _, cert, key = a.make(name, &x509.Certificate{
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: addresses,
 	})
 	return cert, key
 }
@@ -79,8 +87,8 @@ func (a *authority) ok(err error) {
 }
 
 // flags are those that show a certificate of this authority.
-func (a *authority) flags(name string) []string {
-	cert, key := a.issue(name)
+func (a *authority) flags(name string, addresses ...net.IP) []string {
+	cert, key := a.issue(name, addresses...)
 	return []string{"--cert", cert, "--key", key, "--ca", a.file}
 }
 
@@ -94,34 +102,57 @@ func (a *authority) client(name string) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: authorities}
 }
 
-// TestCertificates runs a cell with certificates: replicas among themselves, mounts and the command
-// line. Whoever has none, or one of another authority, or no TLS at all, gets nothing.
+// TestCertificates runs a cell with certificates: replicas among themselves, the command line and a
+// mount. Whoever has none, or one of another authority, or no TLS at all, gets nothing.
 func TestCertificates(t *testing.T) {
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	h := twoHosts(t, proccell.Config{
-		ReplicaFlags: ours.flags("replica"), ClientFlags: ours.flags("host"), TLS: ours.client("test"),
+	cell := newCell(t, proccell.Config{
+		ReplicaFlags: ours.flags("replica", net.IPv4(127, 0, 0, 1)), ClientFlags: ours.flags("host"), TLS: ours.client("test"),
 	})
-	h.play(
-		step{`echo x > $A/f; cat $B/f`, 0, "x\n"},
-		step{`flock $A/f flock -n $B/f true`, 1, ""},
-	)
-	master, err := h.cell.Master(within(t, 10*time.Second))
+	h := &hosts{T: t, cell: cell}
+	h.lockfs("put", "/ls/ny1/f", "x")
+	master, err := cell.Master(within(t, 10*time.Second))
 	h.ok(err)
 	h.ok(master.Process().Kill())
-	h.play(step{`echo y > $B/f; cat $A/f`, 0, "y\n"})
-
-	cell := h.cell.ClientFlags()[:2]
-	strangers := map[string][]string{
-		"another authority": theirs.flags("host"),
-		"no TLS":            {"--insecure"},
+	if got := h.lockfs("get", "/ls/ny1/f"); got != "x" {
+		t.Errorf("after the master's death the file holds %q", got)
 	}
-	// Trusts the cell, and shows what the cell does not trust.
+
 	cert, key := theirs.issue("stranger")
-	strangers["a foreign certificate"] = []string{"--cert", cert, "--key", key, "--ca", ours.file}
-	for name, flags := range strangers {
+	for name, flags := range map[string][]string{
+		"another authority":     theirs.flags("host"),
+		"a foreign certificate": {"--cert", cert, "--key", key, "--ca", ours.file}, // trusts the cell, which does not trust it
+		"no TLS":                {"--insecure"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			args := append(append(cell[:2:2], flags...), "--timeout", "1s", "get", "/ls/ny1/f")
+			args := slices.Concat(cell.ClientFlags()[:2], flags, []string{"--timeout", "1s", "get", "/ls/ny1/f"})
 			refuse(t, programs.Lockfs, args, 1, "get /ls/ny1/f: no master answers")
 		})
 	}
+	t.Run("a client that calls itself a replica", func(t *testing.T) {
+		creds := credentials.NewTLS(ours.client("host"))
+		conn, err := grpc.NewClient(cell.Replicas[1].Address, grpc.WithTransportCredentials(creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		stream, err := raftrpc.NewPeerClient(conn).Messages(within(t, 10*time.Second))
+		if err == nil {
+			_, err = stream.CloseAndRecv()
+		}
+		if status.Code(err) != codes.PermissionDenied {
+			t.Errorf("it may write to the log: %v", err)
+		}
+	})
+	t.Run("mount", func(t *testing.T) {
+		needMounts(t)
+		mount, err := cell.Mount(within(t, time.Minute), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(mount.Path("f"))
+		if err != nil || string(content) != "x" {
+			t.Errorf("through a mount the file holds %q, %v", content, err)
+		}
+	})
 }

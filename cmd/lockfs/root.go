@@ -142,13 +142,13 @@ func (c *cli) print(v any, text func(io.Writer) error) error {
 	return out.Encode(v)
 }
 
-// failed adds what was attempted to an error that does not say so itself.
+// failed says what was attempted in the user's words, which are not always the client's.
 func failed(op string, path lockfs.Path, err error) error {
 	var known *lockfs.Error
 	switch {
 	case !errors.As(err, &known):
 		return fmt.Errorf("%s %s: %w", op, path, err)
-	case known.Path == "":
+	case known.Path == "" || known.Path == path:
 		return &lockfs.Error{Op: op, Path: path, Kind: known.Kind, Detail: known.Detail}
 	}
 	return err

@@ -34,7 +34,7 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	server, toPeers, err := o.wire()
+	server, toPeers, err := o.wire(members)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (o *options) compareTimes(replica *master.Replica) error {
 }
 
 // wire returns the server for clients and peers, and the credentials for calling peers.
-func (o *options) wire() (*grpc.Server, credentials.TransportCredentials, error) {
+func (o *options) wire(members []raft.Member) (*grpc.Server, credentials.TransportCredentials, error) {
 	serving, err := o.security.Server()
 	if err != nil {
 		return nil, nil, err
@@ -149,6 +149,7 @@ func (o *options) wire() (*grpc.Server, credentials.TransportCredentials, error)
 	}
 	server := grpc.NewServer(
 		grpc.Creds(here),
+		grpc.StreamInterceptor(membersOnly(members)),
 		grpc.MaxRecvMsgSize(maxMessage),
 		// Clients ping as often as their lease makes them; a replica that cannot take that is
 		// overloaded by more than pings.
