@@ -22,6 +22,7 @@ type contents struct {
 	generation uint64 // of pinned; 0 where nothing is pinned
 	next       int64  // where the last read ended; -1 before the first
 	atEnd      bool   // and it was told that this is the end
+	known      uint64 // the newest generation heard of
 	seen       uint64 // the generation last read or made on top of it; 0 where this open file knows none
 
 	edits   edits
@@ -72,11 +73,16 @@ func (c *contents) needsFetch(offset int64) bool {
 // pending reports whether there are edits, sent or not, that are not settled.
 func (c *contents) pending() bool { return c.edits.dirty || c.sending != nil }
 
-// pin takes a version that was read from the cell.
-func (c *contents) pin(content []byte, generation uint64) {
+// pin takes a version that was read from the cell. It returns false if this open file has committed
+// a newer one meanwhile: then the current version has to be fetched again.
+func (c *contents) pin(content []byte, generation uint64) bool {
+	if generation < c.known {
+		return false
+	}
+	c.known = generation
 	if c.edits.whole {
 		if c.pending() {
-			return // written while the version was fetched
+			return true // written while the version was fetched
 		}
 		c.edits = edits{} // it has now seen what others made of the file
 	}
@@ -85,6 +91,7 @@ func (c *contents) pin(content []byte, generation uint64) {
 	if c.seen == 0 || !c.pending() || c.edits.appendOnly() {
 		c.seen = generation // else what was written stands on what was read before
 	}
+	return true
 }
 
 // unpin makes the next read take the current version: a lock was granted. Edits keep the version
@@ -242,7 +249,7 @@ func (c *contents) committed(generation uint64, size int64) {
 	if c.seen != 0 && (alone || b.whole) {
 		c.seen = generation
 	}
-	c.size = size
+	c.size, c.known = size, max(c.known, generation)
 	c.sending = nil
 }
 

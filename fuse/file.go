@@ -1,0 +1,273 @@
+package fuse
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"lockfs"
+	"lockfs/client"
+	"lockfs/internal/clock"
+)
+
+// A program that locks a file, writes to it and keeps it open, as a daemon does with its pid file,
+// sends nothing after its write. So what it wrote is committed when it has been quiet for
+// quietTime, and after waitingMax at the latest.
+const (
+	quietTime  = time.Second
+	waitingMax = 5 * time.Second
+)
+
+// file is an open file of the kernel. It belongs for good to the session under which it was
+// opened, and to one node.
+type file struct {
+	fs *fileSystem
+	*tenancy
+	handle   uint64
+	path     lockfs.Path
+	instance uint64
+
+	turn chan struct{} // held by who commits
+
+	mu struct {
+		sync.Mutex
+		contents
+		failed      error         // why a commit failed; the open file is dead since
+		first, last clock.Instant // uncommitted writes
+		watched     bool          // commitWhenQuiet is under way
+	}
+}
+
+// usable returns why nothing can be done with the open file any more, or nil.
+func (f *file) usable() error {
+	if f.dead() {
+		return lockfs.ErrSession
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.failed
+}
+
+// read fills dest from offset on, as far as the file goes.
+func (f *file) read(ctx context.Context, dest []byte, offset int64) (int, error) {
+	for {
+		f.mu.Lock()
+		if !f.mu.needsFetch(offset) {
+			n := f.mu.read(dest, offset)
+			f.mu.Unlock()
+			return n, nil
+		}
+		f.mu.Unlock()
+		content, st, err := f.Read(ctx, f.path, f.instance)
+		if err != nil {
+			return 0, gone(err)
+		}
+		f.mu.Lock()
+		if f.mu.pin(content, st.ContentGeneration) {
+			n := f.mu.read(dest, offset)
+			f.mu.Unlock()
+			return n, nil
+		}
+		f.mu.Unlock()
+	}
+}
+
+// gone is the error of a call on a node in hand: where its name leads nowhere, the node is gone.
+func gone(err error) error {
+	if errors.Is(err, lockfs.ErrNotExist) || errors.Is(err, lockfs.ErrNotDir) {
+		return lockfs.ErrStale
+	}
+	return err
+}
+
+// write adds to the edits, and commits them where the caller wants that, or there are too many.
+func (f *file) write(ctx context.Context, offset int64, data []byte, atEnd bool, by writer, now bool) error {
+	err := f.add(func(c *contents) error { return c.write(offset, data, atEnd, by) })
+	if atEnd && errors.Is(err, lockfs.ErrTooLarge) {
+		// By the size last heard of; others may have made room.
+		if err = f.hearSize(ctx); err == nil {
+			err = f.add(func(c *contents) error { return c.write(offset, data, atEnd, by) })
+		}
+	}
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	now = now || f.mu.edits.full()
+	f.mu.Unlock()
+	if now {
+		return f.commit(ctx)
+	}
+	f.commitLater()
+	return nil
+}
+
+// truncate is ftruncate(2).
+func (f *file) truncate(size int64, by writer) error {
+	err := f.add(func(c *contents) error { return c.truncate(size, by) })
+	if err == nil {
+		f.commitLater()
+	}
+	return err
+}
+
+// add makes an edit.
+func (f *file) add(edit func(*contents) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.failed != nil {
+		return f.mu.failed
+	}
+	if err := edit(&f.mu.contents); err != nil {
+		return err
+	}
+	f.mu.last = f.fs.clock.Now()
+	if f.mu.first == 0 {
+		f.mu.first = f.mu.last
+	}
+	return nil
+}
+
+func (f *file) hearSize(ctx context.Context) error {
+	st, err := f.Stat(ctx, f.path, f.instance)
+	if err != nil {
+		return gone(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.size = st.Size
+	return nil
+}
+
+// when reports what ask says of the contents.
+func (f *file) when(ask func(*contents) bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return ask(&f.mu.contents)
+}
+
+// commitIf commits if ask says so.
+func (f *file) commitIf(ctx context.Context, ask func(*contents) bool) error {
+	if !f.when(ask) {
+		return f.usable()
+	}
+	return f.commit(ctx)
+}
+
+// commit sends all edits and waits until they are the cell's. If ctx ended, and the cell has not
+// taken them, they stay; if they fail for another reason the open file is dead: what was written
+// since cannot be told from what was lost.
+func (f *file) commit(ctx context.Context) error {
+	select {
+	case f.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-f.turn }()
+	edit, err := f.take()
+	if edit == nil || err != nil {
+		return err
+	}
+	st, err := f.Edit(ctx, *edit)
+	return f.settle(ctx, st, err)
+}
+
+// take returns the Edit to send, nil where there is nothing to commit.
+func (f *file) take() (*client.Edit, error) {
+	guard := f.locks.guard(f)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.failed != nil {
+		return nil, f.mu.failed
+	}
+	if f.dead() {
+		return nil, lockfs.ErrSession
+	}
+	if !f.mu.edits.dirty {
+		return nil, nil
+	}
+	f.mu.first = 0
+	b := f.mu.take()
+	return &client.Edit{Path: f.path, Instance: f.instance, IfGeneration: b.ifGeneration, Changes: b.changes, Guard: guard}, nil
+}
+
+func (f *file) settle(ctx context.Context, st lockfs.Stat, err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err == nil:
+		f.mu.committed(st.ContentGeneration, st.Size)
+		return nil
+	case ctx.Err() != nil && !errors.Is(err, lockfs.ErrUnknown):
+		f.mu.returned()
+		return err
+	}
+	f.mu.lost()
+	f.mu.failed = gone(err)
+	f.fs.log.Warn("what was written is not committed", "path", f.path, "error", err)
+	return f.mu.failed
+}
+
+// commitLater sees to it that what was written under a lock does not wait for the close.
+func (f *file) commitLater() {
+	if !f.locks.locked(f) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.mu.watched && f.mu.written() {
+		f.mu.watched = f.fs.background.start(f.commitWhenQuiet)
+	}
+}
+
+func (f *file) commitWhenQuiet() {
+	for {
+		wait, more := f.quietIn()
+		if !more {
+			return
+		}
+		if wait > 0 {
+			if sleep(f.fs.background.ctx, f.fs.clock, wait) != nil {
+				return
+			}
+			continue
+		}
+		if f.commit(f.fs.background.ctx); f.fs.background.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// quietIn returns how long to wait before the commit, and false where there is nothing to commit.
+func (f *file) quietIn() (time.Duration, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.mu.written() || f.mu.failed != nil {
+		f.mu.watched = false
+		return 0, false
+	}
+	now := f.fs.clock.Now()
+	return min(f.mu.last.Add(quietTime).Sub(now), f.mu.first.Add(waitingMax).Sub(now)), true
+}
+
+// release is the last close. It waits for nothing: what it leaves to be done is done in the
+// background.
+func (f *file) release() {
+	f.locks.release(f)
+	f.mu.Lock()
+	owed, written := f.mu.owed(), f.mu.written()
+	if written {
+		f.mu.lost() // its close was interrupted, or the session is dead; the program was told
+		f.mu.failed = lockfs.ErrReleased
+	}
+	f.mu.Unlock()
+	switch {
+	case written:
+		f.fs.log.Warn("closed without a commit of what was written", "path", f.path)
+	case owed:
+		f.fs.late.start(f)
+		return
+	}
+	f.fs.late.remove(f)
+}

@@ -1,0 +1,157 @@
+package fuse
+
+import (
+	"context"
+	"time"
+
+	"lockfs"
+	"lockfs/internal/clock"
+	"lockfs/sequencer"
+)
+
+// lockKind is by which call a program locked.
+type lockKind uint8
+
+const (
+	flockLock lockKind = iota // flock(2): of an open file
+	fcntlLock                 // fcntl(2): of a process, or of an open file (F_OFD_SETLK), by the kernel's owner
+)
+
+// claimKey tells whose lock is meant.
+type claimKey struct {
+	file  *file
+	kind  lockKind
+	owner uint64 // of fcntlLock: the kernel's
+}
+
+// hold is one owner at the cell, with the claims that it serves: at most one flock, and the fcntl
+// locks of one process, through whichever open files. A program that locks a file both ways, as
+// some do to be sure, gets both; two programs, or two open files, exclude each other.
+//
+// It is guarded by its table's mutex, but for what never changes.
+type hold struct {
+	owner    uint64
+	path     lockfs.Path
+	instance uint64
+	gone     chan struct{} // closed when the cell knows, or will know first, that this is over
+
+	flock     *file // who has the flock, or wants it
+	flockMode lockfs.Mode
+	process   uint64             // whose fcntl locks these are
+	files     map[*file]struct{} // through which it has them, or wants them; empty where there is none
+	ranges    ranges
+
+	mode      lockfs.Mode // what the cell has granted
+	sequencer sequencer.Sequencer
+	attempt   *attempt
+	touched   bool          // the cell may know the owner
+	ending    bool          // being released: nobody joins any more
+	keepUntil clock.Instant // a ticket's end
+	ticketed  bool          // somebody looks after the ticket
+
+	pid     uint32 // who locked last, for people
+	command string
+}
+
+// attempt is one Acquire of a hold's owner.
+type attempt struct {
+	mode   lockfs.Mode
+	joined map[*lockRequest]struct{} // who waits for it; guarded by the table's mutex
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+// lockRequest is what the kernel asks for.
+type lockRequest struct {
+	claimKey
+	byteRange // with the mode that is wanted
+	wait      bool
+	pid       uint32
+	lockDelay time.Duration
+}
+
+func newHold(f *file, owner uint64) *hold {
+	return &hold{owner: owner, path: f.path, instance: f.instance, gone: make(chan struct{})}
+}
+
+// serves reports whether the claim is one of the hold's.
+func (h *hold) serves(key claimKey) bool {
+	if key.kind == flockLock {
+		return h.flock == key.file
+	}
+	return len(h.files) > 0 && h.process == key.owner
+}
+
+// canServe reports whether the claim, which no hold serves, could be one of this hold's: the other
+// kind of lock by the same open file.
+func (h *hold) canServe(key claimKey) bool {
+	if key.kind == flockLock {
+		_, through := h.files[key.file]
+		return through && h.flock == nil
+	}
+	return h.flock == key.file && len(h.files) == 0
+}
+
+// enter writes down that the claim is made, granted or not.
+func (h *hold) enter(key claimKey) {
+	if key.kind == flockLock {
+		h.flock = key.file
+		return
+	}
+	if h.files == nil {
+		h.files = make(map[*file]struct{})
+	}
+	h.files[key.file], h.process = struct{}{}, key.owner
+}
+
+// want is the mode that the hold needs once r is granted.
+func (h *hold) want(r *lockRequest) lockfs.Mode {
+	if r.kind == flockLock {
+		return max(r.mode, h.ranges.mode())
+	}
+	return max(h.flockMode, h.ranges.with(r.byteRange).mode())
+}
+
+// need is the mode of the strongest claim.
+func (h *hold) need() lockfs.Mode { return max(h.flockMode, h.ranges.mode()) }
+
+// set changes what a claim has locked, or unlocked.
+func (h *hold) set(key claimKey, b byteRange) {
+	if key.kind == flockLock {
+		h.flockMode = b.mode
+	} else {
+		h.ranges = h.ranges.with(b)
+	}
+}
+
+// prune forgets claims that have nothing.
+func (h *hold) prune() {
+	if h.flockMode == lockfs.Free {
+		h.flock = nil
+	}
+	if len(h.ranges) == 0 {
+		h.files = nil
+	}
+}
+
+// leave forgets all that was claimed through an open file, and reports whether anything was.
+func (h *hold) leave(f *file) bool {
+	_, through := h.files[f]
+	if h.flock != f && !through {
+		return false
+	}
+	if h.flock == f {
+		h.flock, h.flockMode = nil, lockfs.Free
+	}
+	if delete(h.files, f); len(h.files) == 0 {
+		h.ranges = nil
+	}
+	return true
+}
+
+// locks reports whether anything is locked through an open file.
+func (h *hold) locks(f *file) bool {
+	_, through := h.files[f]
+	return h.flock == f && h.flockMode != lockfs.Free || through && len(h.ranges) > 0
+}

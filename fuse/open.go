@@ -1,0 +1,196 @@
+package fuse
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"syscall"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+
+	"lockfs"
+	"lockfs/client"
+)
+
+// file returns the open file of a handle, nil where there is none.
+func (fs *fileSystem) file(handle uint64) *file {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.mu.files[handle]
+}
+
+// opened makes an open file. Its contents pass the kernel's cache by: the kernel would keep them
+// longer than a lease.
+func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, out *gofuse.OpenOut) {
+	f := &file{fs: fs, tenancy: t, path: st.Path, instance: st.Instance, turn: make(chan struct{}, 1)}
+	f.mu.contents.opened(st.Size, cut)
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.mu.handles++
+	f.handle = fs.mu.handles
+	fs.mu.files[f.handle] = f
+	*out = gofuse.OpenOut{Fh: f.handle, OpenFlags: gofuse.FOPEN_DIRECT_IO}
+}
+
+// Open opens a file under the live session. It asks the cell, so that whoever cannot read or write
+// learns it here and not from close.
+func (fs *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofuse.OpenOut) gofuse.Status {
+	n, ok := fs.nodes.get(in.NodeId)
+	if !ok {
+		return status(syscall.ESTALE)
+	}
+	r := fs.begin(cancel, &in.InHeader, briefly)
+	defer r.end()
+	fs.late.await(r, n.id())
+	type opened struct {
+		*tenancy
+		lockfs.Stat
+	}
+	o, err := named(r, fs, n.cell, func(t *tenancy) (opened, error) {
+		st, err := t.Stat(r, n.path, n.instance)
+		return opened{t, st}, err
+	})
+	if err == nil {
+		fs.opened(o.tenancy, o.Stat, in.Flags&syscall.O_TRUNC != 0, out)
+	}
+	return fs.answer(r, "open", n.path, gone(err))
+}
+
+// Create makes a file, or finds one that another was quicker to make, and opens it.
+func (fs *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
+	r := fs.begin(cancel, &in.InHeader, briefly)
+	defer r.end()
+	at, err := fs.place(in.NodeId, name)
+	if err != nil {
+		return fs.answer(r, "create", at.path, err)
+	}
+	st, created, t, err := fs.create(r, at, client.Create{
+		Path: at.path, Type: lockfs.File, Exclusive: in.Flags&syscall.O_EXCL != 0,
+	})
+	switch {
+	case err != nil:
+	case st.Type == lockfs.Dir:
+		err = syscall.EISDIR
+	default:
+		fs.entry(at.cell, st, &out.EntryOut)
+		fs.opened(t, st, !created && in.Flags&syscall.O_TRUNC != 0, &out.OpenOut)
+	}
+	return fs.answer(r, "create", at.path, err)
+}
+
+// Read answers from the version that the open file has pinned, or fetches the current one.
+func (fs *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
+	f := fs.file(in.Fh)
+	if f == nil {
+		return nil, gofuse.EBADF
+	}
+	r := fs.begin(cancel, &in.InHeader, briefly)
+	defer r.end()
+	err := f.usable()
+	n := 0
+	if err == nil {
+		n, err = f.read(r, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
+	}
+	return gofuse.ReadResultData(buf[:n]), fs.answer(r, "read", f.path, err)
+}
+
+// Writev adds to the edits of the open file. (go-fuse calls Write only where this answers ENOSYS.)
+func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data [][]byte) (uint32, gofuse.Status) {
+	f := fs.file(in.Fh)
+	if f == nil {
+		return 0, gofuse.EBADF
+	}
+	if in.WriteFlags&gofuse.WRITE_CACHE != 0 {
+		// From a shared mapping, which direct I/O does not allow.
+		return 0, gofuse.EIO
+	}
+	r := fs.begin(cancel, &in.InHeader, briefly)
+	defer r.end()
+	content := slices.Concat(data...)
+	err := f.usable()
+	if err == nil {
+		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0}
+		synced := in.Flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0
+		// The kernel's offset of an append comes from a size that may be old.
+		err = f.write(r, int64(in.Offset), content, in.Flags&syscall.O_APPEND != 0, by, synced)
+	}
+	if err != nil {
+		return 0, fs.answer(r, "write", f.path, err)
+	}
+	return uint32(len(content)), gofuse.OK
+}
+
+// Flush is a close of the file, or of a copy of its descriptor, by a process. It commits what that
+// process wrote and drops its fcntl locks.
+func (fs *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
+	f := fs.file(in.Fh)
+	if f == nil {
+		return gofuse.EBADF
+	}
+	r := fs.begin(cancel, &in.InHeader, whileAlive)
+	defer r.end()
+	err := f.commitIf(r, func(c *contents) bool { return c.flush(in.LockOwner) })
+	if f.when(func(c *contents) bool { return c.bare && !c.asked }) {
+		fs.late.expect(f)
+	}
+	key := claimKey{file: f, kind: fcntlLock, owner: in.LockOwner}
+	if fcntlErr := fs.unlock(r, key, wholeFile); err == nil {
+		err = fcntlErr
+	}
+	return fs.answer(r, "close", f.path, err)
+}
+
+// Fsync commits.
+func (fs *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
+	f := fs.file(in.Fh)
+	if f == nil {
+		return gofuse.EBADF
+	}
+	r := fs.begin(cancel, &in.InHeader, briefly)
+	defer r.end()
+	return fs.answer(r, "fsync", f.path, f.commitIf(r, (*contents).owed))
+}
+
+// Release is the end of an open file.
+func (fs *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
+	fs.mu.Lock()
+	f := fs.mu.files[in.Fh]
+	delete(fs.mu.files, in.Fh)
+	fs.mu.Unlock()
+	if f != nil {
+		f.release()
+	}
+}
+
+// commitAll commits what open files of this mount have written to a node.
+func (fs *fileSystem) commitAll(ctx context.Context, id uint64) error {
+	for _, f := range fs.filesOf(id) {
+		if err := f.commitIf(ctx, (*contents).written); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (fs *fileSystem) filesOf(id uint64) []*file {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	var files []*file
+	for _, f := range fs.mu.files {
+		if f.nodeID() == id {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// Fallocate cannot promise space; glibc then writes a byte at the end.
+func (fs *fileSystem) Fallocate(<-chan struct{}, *gofuse.FallocateIn) gofuse.Status {
+	return gofuse.ENOTSUP
+}
+
+func (fs *fileSystem) allFiles() []*file {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return slices.Collect(maps.Values(fs.mu.files))
+}
