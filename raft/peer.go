@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -173,8 +174,16 @@ func (p *peer) tell(err error) {
 
 // connect holds a connection until it fails.
 func (p *peer) connect(ctx context.Context) error {
+	var refused atomic.Pointer[error] // what dialling failed with: gRPC only has it in a long sentence
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := p.r.cfg.Dial(ctx, address)
+		if err != nil {
+			refused.Store(&err)
+		}
+		return conn, err
+	}
 	conn, err := grpc.NewClient("passthrough:///"+p.Address,
-		grpc.WithContextDialer(p.r.cfg.Dial),
+		grpc.WithContextDialer(dial),
 		grpc.WithTransportCredentials(orInsecure(p.r.cfg.Credentials)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTime}))
 	if err != nil {
@@ -199,6 +208,9 @@ func (p *peer) connect(ctx context.Context) error {
 	}()
 	cancel(p.stream(ctx, conn, p.urgent, func() { p.tell(nil) }))
 	<-both
+	if err := refused.Load(); err != nil {
+		return *err
+	}
 	return context.Cause(ctx)
 }
 

@@ -137,6 +137,9 @@ func surveyLocked(dir string) (*survey, error) {
 }
 
 func checkOwner(metadata []byte, want *raftrpc.LogOwner) error {
+	if metadata == nil {
+		return errors.New("it is damaged: it does not say whose it is")
+	}
 	have := new(raftrpc.LogOwner)
 	if err := proto.Unmarshal(metadata, have); err != nil {
 		return fmt.Errorf("read whose log it is: %w", err)

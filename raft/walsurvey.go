@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 // torn end, which was never acknowledged and can go; but a log damaged elsewhere has lost entries
 // that this member told others it has, and it must not vote as if nothing had happened.
 type survey struct {
+	first uint64 // by which the first segment is named
 	owner []byte
 	torn  bool // the last segment ends with part of a record
 
@@ -35,22 +37,26 @@ type survey struct {
 	terms []uint64
 }
 
-// start returns the mark from which to read the log.
+// start returns the mark from which to read the log: one of an entry that is committed, and, as
+// the package wal wants it, not before the index that the first segment is named by.
 func (s *survey) start() (*walpb.Snapshot, error) {
 	for _, mark := range s.marks {
-		if mark.GetIndex() <= s.state.GetCommit() {
+		if mark.GetIndex() <= s.state.GetCommit() && mark.GetIndex() >= s.first {
 			return mark, nil
 		}
 	}
-	return nil, fmt.Errorf("it is damaged: of what comes before entry %d there is no mark", s.base+1)
+	return nil, fmt.Errorf("it is damaged: it begins with entry %d, and there is no mark from which to read it", s.base+1)
 }
 
 // surveySegments reads the named segments of dir.
 func surveySegments(dir string, names []string) (*survey, error) {
-	s := &survey{state: new(raftpb.HardState)}
+	first, err := firstOf(names[0])
+	if err != nil {
+		return nil, err
+	}
+	s := &survey{first: first, state: new(raftpb.HardState)}
 	var checksum uint32
 	for i, name := range names {
-		var err error
 		if checksum, err = s.segment(filepath.Join(dir, name), checksum, i == len(names)-1); err != nil {
 			return nil, fmt.Errorf("it is damaged in segment %s: %w", name, err)
 		}
@@ -153,8 +159,8 @@ func tornEnd(f *os.File, offset int64) error {
 	if err != nil {
 		return err
 	}
-	if len(rest) >= frameBytes {
-		// A disk writes these eight bytes whole or not at all.
+	if len(rest) >= frameBytes && len(bytes.Trim(rest[frameBytes:], "\x00")) > 0 {
+		// With something after them, the first eight bytes are whole: they never cross a sector.
 		if head := binary.LittleEndian.Uint64(rest); head != 0 && !frame(head).wellFormed() {
 			return fmt.Errorf("at byte %d: the length of a record is damaged", offset)
 		}
