@@ -92,6 +92,7 @@ func Start(cfg Config) (*Replica, error) {
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.mu.state, r.mu.applied = state, state.Applied()
 	r.mu.machine = newMachine(state, seedOf(cfg), cfg.Logger)
+	r.mu.wake = cfg.Clock.Now() // keepTime looks at once
 	r.mu.progress = sync.NewCond(&r.mu)
 	r.mu.streams = make(map[*stream]bool)
 	if r.raft, err = raft.Start(raft.Config{
@@ -302,7 +303,7 @@ const overloadWait = 10 * time.Millisecond
 
 // keepTime calls the machine when something is due.
 func (r *Replica) keepTime() {
-	timer := r.cfg.Clock.NewTimer(time.Hour)
+	timer := r.cfg.Clock.NewTimer(r.tick())
 	defer timer.Stop()
 	for {
 		select {
