@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"lockfs"
 	"lockfs/internal/clock"
@@ -38,6 +39,18 @@ func (s *Session) Err() error {
 		err = s.session.err
 	})
 	return err
+}
+
+// Left returns how long the session is surely alive from now on, if nothing renews it: within that
+// time nobody else is granted what it holds. It is 0 in jeopardy. A holder that may have been
+// suspended asks this before it acts, and the sequencer protects the rest.
+func (s *Session) Left() time.Duration {
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	if s.session.err != nil {
+		return 0
+	}
+	return max(0, s.session.lease.end.Sub(s.client.cfg.Clock.Now()))
 }
 
 // NewOwner returns an owner of locks that is not yet in use in the session.

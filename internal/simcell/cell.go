@@ -295,4 +295,9 @@ func (c *Cell) stop() {
 			r.end(atOnce())
 		}
 	}
+	time.Sleep(lingering)
 }
+
+// lingering is how long gRPC may still say good-bye on connections that are closed. Time stands
+// still when a test has returned, and these goroutines must have ended by then.
+const lingering = 10 * time.Second
