@@ -20,7 +20,8 @@ type model struct {
 	floors   gens
 	instance uint64
 	session  uint64
-	lost     []Loss // of the present command
+	gone     []NodeID // of the present command, also what a batch made and deleted
+	lost     []Loss
 }
 
 type gens struct{ content, lock, acl uint64 }
@@ -85,7 +86,7 @@ func (m *model) clone() *model {
 	for id, done := range m.sessions {
 		c.sessions[id] = maps.Clone(done)
 	}
-	c.lost = nil
+	c.lost, c.gone = nil, nil
 	return &c
 }
 
@@ -291,6 +292,7 @@ func (m *model) drop(p string) {
 	for _, h := range n.holders {
 		m.lost = append(m.lost, Loss{NodeID{lockfs.Path(p), n.instance}, h.session, h.owner})
 	}
+	m.gone = append(m.gone, NodeID{lockfs.Path(p), n.instance})
 	m.floors = gens{max(m.floors.content, n.gens.content), max(m.floors.lock, n.gens.lock), max(m.floors.acl, n.gens.acl)}
 	delete(m.nodes, p)
 	m.touch(parentOf(p))
@@ -505,11 +507,9 @@ func (m *model) orphans() (list []NodeID) {
 
 // effects tells them by comparing the model before and after.
 func (m *model) effects(next *model, index uint64) Effects {
-	var e Effects
-	for p, n := range m.nodes {
-		if after, there := next.nodes[p]; !there || after.instance != n.instance {
-			e.Deleted = append(e.Deleted, NodeID{lockfs.Path(p), n.instance})
-		}
+	e := Effects{Deleted: next.gone, Lost: next.lost}
+	for _, id := range next.gone {
+		e.Changed = append(e.Changed, id.Path)
 	}
 	for p := range union(m.nodes, next.nodes) {
 		a, before := m.nodes[p]
@@ -540,7 +540,6 @@ func (m *model) effects(next *model, index uint64) Effects {
 			e.Orphans = append(e.Orphans, id)
 		}
 	}
-	e.Lost = next.lost
 	e.tidy()
 	return e
 }
