@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"context"
+	"slices"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -154,7 +155,7 @@ func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out 
 	if err != nil {
 		return fs.answer(r, "set attributes", n.path, err)
 	}
-	if number := fs.unchanged(in, fs.attr(n.cell, st)); number != 0 {
+	if number := fs.unchanged(in, fs.attr(n.cell, st)); number != 0 && !fs.asCreated(in, n) {
 		return status(number)
 	}
 	switch size, cut := in.GetSize(); {
@@ -162,7 +163,7 @@ func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out 
 		st, err = fs.truncate(r, n, st, in, int64(size))
 	case in.Valid&gofuse.FATTR_MTIME_NOW != 0 && st.Type == lockfs.File:
 		// The same contents again: the generation moves, and who watches wakes.
-		st, err = fs.edit(r, n, client.Change{Kind: client.Append})
+		st, err = fs.edit(r, n)
 	}
 	if err == nil {
 		out.Attr = fs.attr(n.cell, st)
@@ -182,6 +183,16 @@ func (fs *fileSystem) unchanged(in *gofuse.SetAttrIn, attr gofuse.Attr) syscall.
 		return syscall.EPERM
 	}
 	return 0
+}
+
+// asCreated reports whether the request asks for the mode that a file was created with, by an open
+// that goes on. That mode was not kept either; install, which says it twice, is not to fail here.
+func (fs *fileSystem) asCreated(in *gofuse.SetAttrIn, n node) bool {
+	mode, ok := in.GetMode()
+	if !ok || in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0 {
+		return false
+	}
+	return slices.ContainsFunc(fs.filesOf(n.id()), func(f *file) bool { return f.created && f.perm == mode })
 }
 
 // truncate is ftruncate(2), an edit of its open file, or truncate(2), which is committed at once.
@@ -205,12 +216,12 @@ func (fs *fileSystem) truncate(ctx context.Context, n node, st lockfs.Stat, in *
 	return st, err
 }
 
-func (fs *fileSystem) edit(ctx context.Context, n node, change client.Change) (lockfs.Stat, error) {
+func (fs *fileSystem) edit(ctx context.Context, n node, changes ...client.Change) (lockfs.Stat, error) {
 	t, err := fs.tenancy(ctx, n.cell)
 	if err != nil {
 		return lockfs.Stat{}, err
 	}
-	st, err := t.Edit(ctx, client.Edit{Path: n.path, Instance: n.instance, Changes: []client.Change{change}})
+	st, err := t.Edit(ctx, client.Edit{Path: n.path, Instance: n.instance, Changes: changes})
 	return st, gone(err)
 }
 

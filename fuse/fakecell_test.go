@@ -174,12 +174,12 @@ func (s *fakeSession) endLocked() {
 	s.ended = true
 	close(s.lost)
 	for _, n := range s.cell.nodes {
+		n.dismiss(func(w *fakeWaiter) bool { return w.session == s }, lockfs.ErrSession)
 		for _, h := range slices.Clone(n.holders) {
 			if h.session == s {
 				n.release(h.session, h.owner)
 			}
 		}
-		n.dismiss(func(w *fakeWaiter) bool { return w.session == s }, lockfs.ErrSession)
 	}
 	delete(s.cell.sessions, s.id)
 }
@@ -459,11 +459,12 @@ func (n *fakeNode) sequencer() sequencer.Sequencer {
 func (n *fakeNode) release(s *fakeSession, owner uint64) bool {
 	before := len(n.holders)
 	n.holders = slices.DeleteFunc(n.holders, func(h fakeHolder) bool { return h.session == s && h.owner == owner })
+	released := len(n.holders) < before
 	if len(n.holders) == 0 {
 		n.mode = lockfs.Free
 	}
 	n.grant()
-	return len(n.holders) < before
+	return released
 }
 
 // grant lets in whoever is next.

@@ -27,6 +27,8 @@ type file struct {
 	handle   uint64
 	path     lockfs.Path
 	instance uint64
+	created  bool   // its open made the node,
+	perm     uint32 // with these permission bits, which are not kept
 
 	turn chan struct{} // held by who commits
 

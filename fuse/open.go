@@ -21,7 +21,7 @@ func (fs *fileSystem) file(handle uint64) *file {
 
 // opened makes an open file. Its contents pass the kernel's cache by: the kernel would keep them
 // longer than a lease.
-func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, out *gofuse.OpenOut) {
+func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, out *gofuse.OpenOut) *file {
 	f := &file{fs: fs, tenancy: t, path: st.Path, instance: st.Instance, turn: make(chan struct{}, 1)}
 	f.mu.contents.opened(st.Size, cut)
 	fs.mu.Lock()
@@ -30,6 +30,7 @@ func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, out *gofuse.O
 	f.handle = fs.mu.handles
 	fs.mu.files[f.handle] = f
 	*out = gofuse.OpenOut{Fh: f.handle, OpenFlags: gofuse.FOPEN_DIRECT_IO}
+	return f
 }
 
 // Open opens a file under the live session. It asks the cell, so that whoever cannot read or write
@@ -73,7 +74,8 @@ func (fs *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name s
 		err = syscall.EISDIR
 	default:
 		fs.entry(at.cell, st, &out.EntryOut)
-		fs.opened(t, st, !created && in.Flags&syscall.O_TRUNC != 0, &out.OpenOut)
+		f := fs.opened(t, st, !created && in.Flags&syscall.O_TRUNC != 0, &out.OpenOut)
+		f.created, f.perm = created, in.Mode&0o7777
 	}
 	return fs.answer(r, "create", at.path, err)
 }

@@ -116,13 +116,10 @@ func mount(cfg Config, cells []*cell) (*Server, error) {
 		defer close(s.served)
 		kernel.Serve()
 	}()
-	err = checkCapabilities(kernel.KernelSettings().Flags64())
-	if err == nil {
-		err = kernel.WaitMount()
-	}
-	if err != nil {
-		err = fmt.Errorf("mount at %s: %w", cfg.MountPoint, err)
-		return nil, errors.Join(err, s.unmount(0))
+	// go-fuse's WaitMount would ask the mount itself, and a process that is killed while it waits for
+	// its own mount can never end. There is no need: INIT is answered, and Serve answers the rest.
+	if err := checkCapabilities(kernel.KernelSettings().Flags64()); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount at %s: %w", cfg.MountPoint, err), s.unmount(0))
 	}
 	return s, nil
 }

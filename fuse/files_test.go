@@ -1,0 +1,380 @@
+package fuse
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestWriteHereReadThere(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.expect("echo one > $D/f", "")
+	b.expect("cat $D/f", "one\n")
+	b.expect("echo two >> $D/f; cat $D/f", "one\ntwo\n")
+	a.expect("cat $D/f; stat -c %s $D/f", "one\ntwo\n8\n")
+	a.expect("printf long-text > $D/f; printf x > $D/f; cat $D/f", "x")
+	a.expect("truncate -s 3 $D/f; od -An -c $D/f | tr -s ' '", " x \\0 \\0\n")
+	if content := c.content("/ls/ny1/d/f"); content != "x\x00\x00" {
+		t.Errorf("the cell has %q", content)
+	}
+}
+
+// TestReadersSeeWholeFiles is L020 and L050: writers replace a file by redirection, and readers
+// never see it empty or torn.
+func TestReadersSeeWholeFiles(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "0000 0000\n")
+	writer := a.start(`for i in $(seq -w 1 300); do echo 0$i 0$i > $D/f; done`)
+	reads := 0
+	for ended := false; !ended; reads++ {
+		select {
+		case <-writer.done:
+			ended = true
+		default:
+		}
+		for _, h := range []*host{a, b} {
+			content := h.readFile("f")
+			var x, y string
+			if n, _ := fmt.Sscanf(content, "%4s %4s\n", &x, &y); n != 2 || x != y {
+				t.Fatalf("read %d: %q", reads, content)
+			}
+		}
+	}
+	if code := writer.wait(time.Second); code != 0 {
+		t.Errorf("writer: exit code %d: %s", code, writer.out)
+	}
+	b.expect("cat $D/f", "0300 0300\n")
+	if reads < 10 {
+		t.Errorf("only %d reads", reads)
+	}
+}
+
+// TestNothingWritten is L056: what was cut and not written shows on this host when close returned.
+func TestNothingWritten(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.expect("for i in $(seq 100); do echo x > $D/f; : > $D/f; test ! -s $D/f || echo BAD; done", "")
+	a.expect("for i in $(seq 100); do echo x > $D/f; cp /dev/null $D/f; test ! -s $D/f || echo BAD; done", "")
+	b.expect("test ! -s $D/f && echo empty", "empty\n")
+	p := a.program()
+	for range 100 {
+		a.writeFile("f", "x")
+		p.do("open f $D/f w!", "")
+		p.do("close f", "")
+		if content := a.readFile("f"); content != "" {
+			t.Fatalf("after close the file holds %q", content)
+		}
+	}
+	// A copy of the descriptor that is closed is not the file's end.
+	a.writeFile("f", "kept")
+	shell := a.start("exec 9> $D/f; echo opened; read -r _ < <(sleep 1000)")
+	until(t, "the shell opens", func() bool { return strings.Contains(shell.out.String(), "opened") })
+	a.expect("cat $D/f", "kept")
+	if content := c.content("/ls/ny1/d/f"); content != "kept" {
+		t.Errorf("the cell has %q", content)
+	}
+}
+
+// TestLockFileKeepsItsContents is trap 2: exec 9>file is how scripts open a lock file.
+func TestLockFileKeepsItsContents(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "kept\n")
+	a.expect("exec 9> $D/f; flock 9; cat $D/f", "kept\n")
+	b.expect("cat $D/f", "kept\n")
+	holder := a.start("exec 8<> $D/f; flock 8; echo held; exec sleep 1000")
+	until(t, "the lock is held", func() bool { return strings.Contains(holder.out.String(), "held") })
+	b.fails("exec 9> $D/f; flock -n 9 || exit 5", 5)
+	b.expect("cat $D/f", "kept\n")
+	holder.Process.Kill()
+	a.expect("exec 9> $D/f; flock 9; echo new >&9; exec 9>&-; cat $D/f", "new\n")
+}
+
+func TestEditOntoWhatWasRead(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "hello")
+	// L055: B's version is not wiped by one who has not seen it.
+	p := a.program()
+	p.do("open f $D/f r+", "")
+	p.do("pread f 0 9", "hello")
+	b.writeFile("f", "new")
+	p.do("pwrite f 0 J", "")
+	p.do("fsync f", "ESTALE")
+	p.do("pread f 0 9", "ESTALE")
+	p.do("close f", "ESTALE")
+	a.expect("cat $D/f", "new")
+	// Nothing was read, or it was read anew.
+	p.do("open f $D/f r+", "")
+	b.writeFile("f", "old")
+	p.do("pwrite f 0 g", "")
+	p.do("fsync f", "")
+	b.expect("cat $D/f", "gld")
+	p.do("pread f 0 9", "gld")
+	b.writeFile("f", "cold")
+	p.do("pread f 0 9", "cold")
+	p.do("pwrite f 0 b", "")
+	p.do("pread f 0 9", "bold")
+	b.expect("cat $D/f", "cold")
+	p.do("close f", "")
+	b.expect("cat $D/f", "bold")
+}
+
+func TestAppends(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("log", "")
+	var writers []*running
+	for i, h := range []*host{a, b, a, b} {
+		writers = append(writers, h.start(`for i in $(seq 50); do echo $1-$i >> $D/log; done`, fmt.Sprint(i)))
+	}
+	for _, w := range writers {
+		if code := w.wait(60 * time.Second); code != 0 {
+			t.Errorf("exit code %d: %s", code, w.out)
+		}
+	}
+	a.expect("wc -l < $D/log; sort -u $D/log | wc -l", "200\n200\n")
+	// An append goes to the end whatever the kernel believes of it.
+	p := a.program()
+	a.writeFile("f", "hello ")
+	p.do("open f $D/f a", "")
+	p.do("write f app1", "")
+	a.expect("stat -c %s $D/f", "6\n")
+	p.do("write f app2", "")
+	p.do("end f", "14")
+	p.do("close f", "")
+	b.expect("cat $D/f", "hello app1app2")
+}
+
+func TestReadYourOwnEdits(t *testing.T) {
+	_, a, b := twoHosts(t)
+	p := a.program()
+	p.do("open f $D/f w+", "")
+	p.do("write f hello", "")
+	p.do("pread f 0 9", "hello")
+	p.do("truncate f 4", "")
+	p.do("pwrite f 0 HE", "")
+	p.do("pread f 0 9", "HEll")
+	b.expect("cat $D/f", "")
+	p.do("fsync f", "")
+	b.expect("cat $D/f", "HEll")
+	p.do("open s $D/f sync", "")
+	p.do("pwrite s 2 LO", "")
+	b.expect("cat $D/f", "HELO")
+	p.do("pread f 0 9", "HELO")
+}
+
+func TestAPassOverAFile(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "first version")
+	p := b.program()
+	p.do("open f $D/f r", "")
+	p.do("read f 6", "first ")
+	a.writeFile("f", "SECOND VERSION, LONGER")
+	p.do("read f 99", "version")
+	p.do("read f 99", "")
+	p.do("read f 99", "ION, LONGER"[2:])
+	p.do("pread f 0 6", "SECOND")
+}
+
+// TestWriteUnderALock is trap 37: who gets the lock sees what was written under it, and a program
+// that keeps its descriptor need not do more than write.
+func TestWriteUnderALock(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "0")
+	p := a.program()
+	p.do("open f $D/f r+", "")
+	p.do("flock f ex", "")
+	p.do("pwrite f 0 1", "")
+	b.expect("cat $D/f", "0")
+	p.do("flock f un", "")
+	b.expect("cat $D/f", "1")
+
+	p.do("fcntl f ex", "")
+	p.do("pwrite f 0 2", "")
+	p.do("fcntl f sh", "") // a downgrade lets others in
+	b.expect("cat $D/f", "2")
+	p.do("fcntl f ex", "")
+	p.do("pwrite f 0 3", "")
+	until(t, "the write is committed, although nothing follows it", func() bool { return b.readFile("f") == "3" })
+}
+
+func TestTooLargeAtWrite(t *testing.T) {
+	_, a, _ := twoHosts(t)
+	a.expect("head -c 262144 /dev/zero > $D/f; stat -c %s $D/f", "262144\n")
+	p := a.program()
+	p.do("open f $D/f r+", "")
+	p.do("fill f 1 262144", "EFBIG")
+	p.do("fill f 262144 1", "EFBIG")
+	p.do("truncate f 262145", "EFBIG")
+	p.do("open a $D/f a", "")
+	p.do("fill a 0 1", "EFBIG")
+	a.expect(": > $D/f", "")
+	p.do("fill a 0 1", "1") // others have made room
+	p.do("close a", "")
+	a.expect("stat -c %s $D/f", "1\n")
+	a.fails("head -c 262145 /dev/zero > $D/f", 1)
+	a.expect("stat -c %s $D/f", "262144\n")
+}
+
+// TestEverydayTools is L064 and L066, as far as their programs are everywhere.
+func TestEverydayTools(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "a b\n")
+	a.expect("sed -i s/a/x/ $D/f; cat $D/f; ls -A $D", "x b\nf\n")
+	b.expect("cat $D/f", "x b\n")
+	a.expect("echo new > $D/t; mv $D/t $D/f; ls $D; cat $D/f", "f\nnew\n")
+	b.expect("cat $D/f", "new\n")
+	a.expect("mv $D/f $D/g; cat $D/g; test ! -e $D/f", "new\n")
+	a.expect("cd $D; echo 1 > x; cp -a x y; cp -p x z; install -m 644 x w; tee v < x; dd if=x of=u status=none; tar cf - x | tar xf - -C /; rm /x; cat y z w v u; rm ?", strings.Repeat("1\n", 6))
+	a.expect("cd $D; mkdir -p s/t; echo 2 > s/t/f; tar cf - s | (mkdir r; tar xf - -C r); cat r/s/t/f; cp -a s s2; cat s2/t/f; mv s s3; cat s3/t/f; rm -r s2 s3 r; ls", "2\n2\n2\n")
+	a.expect("cd $D; mktemp tXXXXXX > /dev/null; touch n; touch -d '2001-01-01' n; chmod 644 n; chown root:root n; rm *", "")
+	a.fails("cd $D; touch n; chmod 600 n", 1)
+	b.fails("chown 1000 $D/n", 1)
+	a.expect("cat < $D/n; test -r $D/n && test -w $D/n && test ! -x $D/n; rm $D/n", "")
+}
+
+// TestNames is L057, L061, L063 and the rules of rename.
+func TestNames(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.expect("mkdir $D/x; touch $D/x/f", "")
+	b.fails("rmdir $D/x", 1)
+	b.fails("mkdir $D/x", 1)
+	a.expect("ls $D/x", "f\n")
+	a.fails("ln $D/x/f $D/x/g", 1)
+	a.fails("ln -s x $D/x/s", 1)
+	a.fails("mkfifo $D/x/p", 1)
+	b.expect("ls $D/x", "f\n")
+	p := a.program()
+	p.do("open t $D tmpfile", "EPERM")
+	p.do("renameat2 $D/x $D/y 0", "EXDEV")
+	a.expect("echo f > $D/f; echo g > $D/g", "")
+	p.do("renameat2 $D/f $D/g 1", "EEXIST")
+	p.do("renameat2 $D/f $D/g 2", "EINVAL")
+	p.do("renameat2 $D/f $D/h 1", "")
+	b.expect("cat $D/g $D/h; test -e $D/f || echo gone", "g\nf\ngone\n")
+	a.fails("mkdir "+a.dir+"/new", 1)
+	a.fails("touch "+a.dir+"/new", 1)
+	a.fails("rmdir "+a.dir+"/ny1", 1)
+	a.fails("rm "+a.dir+"/local", 1)
+	a.fails("mv "+a.dir+"/ny1 "+a.dir+"/ny2", 1)
+	if out, code := a.script(`touch "$D/"$'a\tb'`); code == 0 || !strings.Contains(out, "Invalid argument") {
+		t.Errorf("a tab in a name: exit code %d: %s", code, out)
+	}
+	if out, code := a.script(`touch "$D/$(printf 'x%.0s' $(seq 256))"`); code == 0 || !strings.Contains(out, "too long") {
+		t.Errorf("a long name: exit code %d: %s", code, out)
+	}
+	a.expect("rm -r $D/*; ls -A $D", "")
+}
+
+// TestCreateRaces is L057: one winner for exclusive creation, and no EEXIST without it.
+func TestCreateRaces(t *testing.T) {
+	_, a, b := twoHosts(t)
+	for round := range 5 {
+		var exclusive, plain []*running
+		for _, h := range []*host{a, b, a, b} {
+			exclusive = append(exclusive, h.start("set -C; echo $$ > $D/dotlock-$1 2> /dev/null", fmt.Sprint(round)))
+			plain = append(plain, h.start("touch $D/n-$1", fmt.Sprint(round)))
+		}
+		won := 0
+		for i := range exclusive {
+			if exclusive[i].wait(20*time.Second) == 0 {
+				won++
+			}
+			if code := plain[i].wait(20 * time.Second); code != 0 {
+				t.Errorf("touch: exit code %d: %s", code, plain[i].out)
+			}
+		}
+		if won != 1 {
+			t.Errorf("%d of 4 created the file exclusively", won)
+		}
+	}
+}
+
+// TestGone is L045 and L059: a node that is gone is ESTALE to who has it open, and its name is
+// another's.
+func TestGone(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "one")
+	p := a.program()
+	p.do("open f $D/f r+", "")
+	p.do("pread f 0 9", "one")
+	before, _ := a.script("stat -c %i $D/f")
+	b.expect("rm $D/f; echo two > $D/f", "")
+	p.do("pread f 0 9", "ESTALE")
+	p.do("stat f", "ESTALE")
+	p.do("flock f ex nb", "ESTALE")
+	p.do("pwrite f 0 x", "")
+	p.do("fsync f", "ESTALE")
+	p.do("open g $D/f r", "")
+	p.do("pread g 0 9", "two\n")
+	if after, _ := a.script("stat -c %i $D/f"); after == before {
+		t.Errorf("the new file has the old one's inode number %s", after)
+	}
+	reader := b.start("for i in $(seq 200); do cat $D/f > /dev/null || exit 1; done")
+	a.expect("for i in $(seq 100); do echo $i > $D/t; mv $D/t $D/f; done", "")
+	if code := reader.wait(60 * time.Second); code != 0 {
+		t.Errorf("a reader failed while the file was replaced: %s", reader.out)
+	}
+	// A directory that was made anew is not the one that a program is in.
+	a.expect("mkdir $D/dir", "")
+	shell := a.start("cd $D/dir; echo there; read -r _ < <(while test ! -e $D/go; do sleep 0.02; done; echo); echo x > file")
+	until(t, "the shell is there", func() bool { return strings.Contains(shell.out.String(), "there") })
+	b.expect("rmdir $D/dir; mkdir $D/dir; touch $D/go", "")
+	if code := shell.wait(20 * time.Second); code == 0 || !strings.Contains(shell.out.String(), "Stale") {
+		t.Errorf("created a file in a directory that is gone: exit code %d: %s", code, shell.out)
+	}
+	b.expect("ls $D/dir", "")
+}
+
+func TestAttributes(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "hello")
+	n := c.nodes["/ls/ny1/d/f"]
+	p, q := a.program(), b.program()
+	for name, want := range map[string]string{
+		"user.lockfs.instance":           fmt.Sprint(n.Instance),
+		"user.lockfs.content_generation": fmt.Sprint(n.ContentGeneration),
+		"user.lockfs.checksum":           fmt.Sprintf("%016x", n.Checksum),
+		"user.lockfs.permanence":         "permanent",
+		"user.lockfs.lock.mode":          "FREE",
+		"user.lockfs.lock.holders":       "",
+		"user.lockfs.lock_delay":         "0",
+		"user.lockfs.sequencer":          "ENODATA",
+		"user.lockfs.x":                  "ENODATA",
+		"user.x":                         "ENODATA",
+		"security.selinux":               "ENODATA",
+	} {
+		p.do("getxattr $D/f "+name, want)
+	}
+	p.do("getxattr $D user.lockfs.checksum", "ENODATA")
+	p.do("getxattr $D user.lockfs.permanence", "permanent")
+	p.do("open f $D/f r+", "")
+	p.do("flock f ex", "")
+	p.do("getxattr $D/f user.lockfs.sequencer", "/ls/ny1/d/f:EXCLUSIVE:1")
+	q.do("getxattr $D/f user.lockfs.sequencer", "ENODATA")
+	q.do("getxattr $D/f user.lockfs.lock.mode", "EXCLUSIVE")
+	q.tell("getxattr $D/f user.lockfs.lock.holders")
+	if got, want := q.hear(), fmt.Sprintf("pid %d ", p.cmd.Process.Pid); !strings.Contains(got, want) {
+		t.Errorf("lock.holders is %q, without %q", got, want)
+	}
+	p.do("flock f un", "")
+	p.do("flock f sh", "")
+	p.do("getxattr $D/f user.lockfs.sequencer", "/ls/ny1/d/f:SHARED:2")
+	p.tell("listxattr $D/f")
+	if got := p.hear(); !strings.Contains(got, "user.lockfs.instance ") || !strings.Contains(got, "user.lockfs.sequencer ") {
+		t.Errorf("listxattr: %q", got)
+	}
+	for value, want := range map[string]string{"0": "", "5": "", "60": "", "61": "EINVAL", "-1": "EINVAL", "x": "EINVAL"} {
+		p.do("setxattr $D/f user.lockfs.lock_delay "+value, want)
+	}
+	p.do("setxattr $D/f user.lockfs.lock_delay 7s", "")
+	p.do("getxattr $D/f user.lockfs.lock_delay", "7")
+	p.do("setxattr $D/f user.lockfs.acl.write /ls/ny1/acl/x", "")
+	q.do("getxattr $D/f user.lockfs.acl.write", "/ls/ny1/acl/x")
+	p.do("setxattr $D/f user.lockfs.instance 1", "ENOTSUP")
+	p.do("setxattr $D/f user.x 1", "ENOTSUP")
+	q.do("getxattr $D/f user.lockfs.sequencer", "ENODATA")
+	before := n.ContentGeneration
+	a.expect("touch $D/f; cat $D/f", "hello")
+	if n.ContentGeneration != before+1 {
+		t.Errorf("touch moved the generation from %d to %d", before, n.ContentGeneration)
+	}
+}

@@ -1,0 +1,470 @@
+package fuse
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lockfs"
+)
+
+const f = lockfs.Path("/ls/ny1/d/f")
+
+// TestFlock is L001, L022 and what scripts do with flock(1).
+func TestFlock(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.expect("echo x > $D/f", "")
+	holder := a.start("flock $D/f sleep 1000")
+	until(t, "A holds the lock", func() bool { return c.held(f) == 1 })
+	b.fails("flock -n $D/f true", 1)
+	a.fails("flock -n $D/f true", 1)
+	b.fails("flock -w 0.2 $D/f true", 1)
+	b.fails("flock -n -s $D/f true", 1)
+	waiter := b.start("flock $D/f cat $D/f")
+	until(t, "B waits", func() bool { return c.waiting(f) == 1 })
+	syscall.Kill(-holder.Process.Pid, syscall.SIGKILL)
+	if code := waiter.wait(5 * time.Second); code != 0 || waiter.out.String() != "x\n" {
+		t.Errorf("B: exit code %d, printed %q", code, waiter.out)
+	}
+	until(t, "the lock is free", func() bool { return c.held(f) == 0 })
+	shared := a.start("flock -s $D/f sleep 1000")
+	until(t, "A holds the lock", func() bool { return c.held(f) == 1 })
+	b.expect("flock -n -s $D/f echo shared", "shared\n")
+	b.fails("flock -n $D/f true", 1)
+	a.expect("flock -s $D/f sh -c 'flock -n $D/f true; echo $?'", "1\n")
+	syscall.Kill(-shared.Process.Pid, syscall.SIGKILL)
+	b.expect("flock $D/f sh -c 'true; flock -n $D/f true; echo $?'", "1\n")
+}
+
+// TestInheritedDescriptor is L017: whoever has the descriptor has the lock.
+func TestInheritedDescriptor(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	script := a.start("exec 9< $D/f; flock 9; sleep 1000 9<&9 & echo $!; exec 9>&-; wait")
+	until(t, "the lock is held", func() bool { return c.held(f) == 1 && script.out.String() != "" })
+	b.fails("flock -n $D/f true", 1)
+	var child int
+	fmt.Sscan(script.out.String(), &child)
+	syscall.Kill(child, syscall.SIGKILL)
+	b.expect("flock -w 5 $D/f echo got it", "got it\n")
+	// A child that unlocks unlocks its parent.
+	a.start("exec 9< $D/f; flock 9; (flock -u 9); sleep 1000")
+	b.expect("flock -w 5 $D/f echo got it", "got it\n")
+}
+
+// TestWhoseLock is L010: which close ends which lock.
+func TestWhoseLock(t *testing.T) {
+	for _, test := range []struct {
+		kind      string
+		afterCopy string // what B's attempt gets after another descriptor of the file was closed
+	}{
+		{"flock", "EAGAIN"},
+		{"ofd", "EAGAIN"},
+		{"fcntl", ""},
+	} {
+		t.Run(test.kind, func(t *testing.T) {
+			c, a, b := twoHosts(t)
+			a.writeFile("f", "x")
+			p, q := a.program(), b.program()
+			p.do("open one $D/f r+", "")
+			q.do("open f $D/f r+", "")
+			p.do(test.kind+" one ex", "")
+			p.do("open two $D/f r", "")
+			q.do(test.kind+" f ex nb", "EAGAIN")
+			p.do("close two", "")
+			q.do(test.kind+" f ex nb", test.afterCopy)
+			q.do(test.kind+" f un", "")
+			p.do(test.kind+" one ex", "")
+			p.do("close one", "")
+			until(t, "the lock is free after the last close", func() bool { return c.held(f) == 0 })
+			p.do("open one $D/f r+", "")
+			p.do(test.kind+" one ex", "")
+			p.kill()
+			until(t, "the lock is free after the holder was killed", func() bool { return c.held(f) == 0 })
+			q.do(test.kind+" f sh nb", "")
+		})
+	}
+}
+
+// TestKindsSideBySide is flock and fcntl by one process on one file, which some programs do to be
+// sure: both are granted, and one lock of the cell serves both. Other processes get neither.
+func TestKindsSideBySide(t *testing.T) {
+	c, a, _ := twoHosts(t)
+	a.writeFile("f", "x")
+	p, q := a.program(), a.program()
+	for _, program := range []*program{p, q} {
+		program.do("open f $D/f r+", "")
+	}
+	p.do("flock f ex nb", "")
+	p.do("fcntl f ex nb", "")
+	if c.held(f) != 1 {
+		t.Errorf("%d holders at the cell", c.held(f))
+	}
+	q.do("flock f ex nb", "EAGAIN")
+	q.do("fcntl f sh nb", "EAGAIN")
+	q.do("ofd f ex nb", "EAGAIN")
+	p.do("ofd f ex nb", "EAGAIN") // of the open file, not of the process
+	p.do("flock f un", "")
+	q.do("flock f ex nb", "EAGAIN")
+	p.do("fcntl f un", "")
+	q.do("flock f ex nb", "")
+	p.do("flock f ex nb", "EAGAIN")
+	q.do("close f", "")
+	p.do("flock f sh", "")
+	p.do("fcntl f ex", "")
+	p.do("getxattr $D/f user.lockfs.lock.mode", "EXCLUSIVE")
+	p.do("fcntl f un", "")
+	p.do("getxattr $D/f user.lockfs.lock.mode", "SHARED")
+	// A second descriptor of the process has its fcntl locks, and not its flocks.
+	p.do("open g $D/f r+", "")
+	p.do("fcntl g ex nb", "EAGAIN")
+	p.do("flock f un", "")
+	p.do("fcntl f ex nb", "")
+	p.do("fcntl g ex nb", "")
+	p.do("flock g ex nb", "") // side by side with the fcntl lock through g
+	p.do("close g", "")
+	until(t, "all is free", func() bool { return c.held(f) == 0 })
+}
+
+// TestRangesOfAFile is L016: any range counts as the whole file, until the last is gone.
+func TestRangesOfAFile(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	p, q := a.program(), b.program()
+	p.do("open f $D/f r+", "")
+	q.do("open f $D/f r+", "")
+	p.do("fcntl f ex nb 0 10", "")
+	q.do("fcntl f ex nb 5 1", "EAGAIN")
+	q.do("fcntl f ex nb 50 1", "EAGAIN")
+	p.do("fcntl f un nb 0 5", "")
+	q.do("fcntl f ex nb 5 1", "EAGAIN")
+	p.do("fcntl f un nb 5 5", "")
+	q.do("fcntl f ex nb 5 1", "")
+	q.do("fcntl f sh nb 5 1", "")
+	p.do("fcntl f sh nb 0 0", "")
+	p.do("fcntl f get", fmt.Sprintf("type %d pid 0", unix.F_RDLCK))
+	q.do("fcntl f un nb 0 0", "")
+	p.do("fcntl f get", fmt.Sprintf("type %d pid 0", unix.F_UNLCK))
+	q.do("ofd f get", fmt.Sprintf("type %d pid -1", unix.F_RDLCK))
+}
+
+// TestConversion is trap 40: a conversion keeps the old lock and goes first; a second one neither
+// hangs nor passes.
+func TestConversion(t *testing.T) {
+	for kind, second := range map[string]string{"flock": "", "fcntl": "EDEADLK"} {
+		t.Run(kind, func(t *testing.T) {
+			c, a, b := twoHosts(t)
+			a.writeFile("f", "x")
+			p, q := a.program(), b.program()
+			for _, program := range []*program{p, q} {
+				program.do("open f $D/f r+", "")
+				program.do(kind+" f sh", "")
+			}
+			p.do(kind+" f ex nb", "EAGAIN")
+			p.do("getxattr $D/f user.lockfs.lock.mode", "SHARED")
+			p.tell("%s f ex", kind)
+			until(t, "p waits for the conversion", func() bool { return c.waiting(f) == 1 })
+			q.tell("%s f ex", kind)
+			if second != "" {
+				if got := q.hear(); got != second {
+					t.Errorf("second conversion: %q", got)
+				}
+				q.do(kind+" f un", "")
+			}
+			if got := p.hear(); got != "" {
+				t.Errorf("first conversion: %q", got)
+			}
+			p.do("getxattr $D/f user.lockfs.sequencer", "/ls/ny1/d/f:EXCLUSIVE:2")
+			if second == "" {
+				until(t, "q queues up", func() bool { return c.waiting(f) == 1 })
+				p.do(kind+" f un", "")
+				if got := q.hear(); got != "" {
+					t.Errorf("second conversion: %q", got)
+				}
+			}
+		})
+	}
+}
+
+// TestSequencer is a number more for each grant, as a script sees it.
+func TestSequencer(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	p, q := a.program(), b.program()
+	for i, program := range []*program{p, q, p, q} {
+		program.do("open f $D/f r+", "")
+		program.do("flock f ex", "")
+		program.do("getxattr $D/f user.lockfs.sequencer", fmt.Sprintf("/ls/ny1/d/f:EXCLUSIVE:%d", i+1))
+		program.do("close f", "")
+	}
+}
+
+// TestCounter counts with a file that two hosts lock, read and write.
+func TestCounter(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "0\n")
+	count := `for i in $(seq 60); do ( flock 9; read -r n < $D/f; echo $((n+1)) > $D/f ) 9<> $D/f || exit 1; done`
+	var counters []*running
+	for _, h := range []*host{a, b, a, b} {
+		counters = append(counters, h.start(count))
+	}
+	for _, r := range counters {
+		if code := r.wait(60 * time.Second); code != 0 {
+			t.Errorf("exit code %d: %s", code, r.out)
+		}
+	}
+	b.expect("cat $D/f", "240\n")
+}
+
+// TestAlternation is L005.
+func TestAlternation(t *testing.T) {
+	c, a, b := twoHosts(t)
+	script := `for i in $(seq 60); do ( flock -x 9; echo $i > $D/v; ) 9> $D/f; done`
+	a.writeFile("f", "")
+	x, y := a.start(script), b.start(script)
+	if code := x.wait(60*time.Second) + y.wait(60*time.Second); code != 0 {
+		t.Errorf("%s%s", x.out, y.out)
+	}
+	until(t, "nothing is held", func() bool { return c.held(f) == 0 && c.waiting(f) == 0 })
+}
+
+// TestInterrupts is L022: a waiter ends with a signal, and is taken from the queue.
+func TestInterrupts(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	a.start("flock $D/f sleep 1000")
+	until(t, "A holds the lock", func() bool { return c.held(f) == 1 })
+	for _, test := range []struct {
+		script string
+		code   int
+	}{
+		{"timeout -s INT 0.3 flock $D/f true", 124},
+		{"timeout -s TERM 0.3 flock $D/f true", 124},
+		{"timeout -s KILL 0.3 flock $D/f true", -1}, // it kills itself too
+		{"flock -w 0.3 $D/f true", 1},
+	} {
+		start := time.Now()
+		b.fails(test.script, test.code)
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("%s: took %v", test.script, d)
+		}
+		until(t, "the waiter leaves the queue", func() bool { return c.waiting(f) == 0 })
+	}
+}
+
+// TestTicket is trap 11: a signal handler does not cost a waiter its place.
+func TestTicket(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	holder := a.start("flock $D/f sleep 1000")
+	until(t, "A holds the lock", func() bool { return c.held(f) == 1 })
+	first := b.program()
+	first.do("open f $D/f r+", "")
+	first.tell("flock f ex")
+	until(t, "the first waits", func() bool { return c.waiting(f) == 1 })
+	second := b.start("flock $D/f true")
+	until(t, "both wait", func() bool { return c.waiting(f) == 2 })
+	front := func() fakeHolder { c.mu.Lock(); defer c.mu.Unlock(); return c.nodes[f].waiters[0].fakeHolder }
+	before := front()
+	for range 3 {
+		first.cmd.Process.Signal(syscall.SIGSTOP)
+		until(t, "the first has stopped", func() bool { return strings.Contains(stateOf(first.cmd.Process.Pid), "T") })
+		first.cmd.Process.Signal(syscall.SIGCONT)
+		until(t, "the first goes on", func() bool { return !strings.Contains(stateOf(first.cmd.Process.Pid), "T") })
+	}
+	if after := front(); after != before || c.waiting(f) != 2 {
+		t.Errorf("owner %d is at the head, and %d wait; it was owner %d", after.owner, c.waiting(f), before.owner)
+	}
+	syscall.Kill(-holder.Process.Pid, syscall.SIGKILL)
+	if got := first.hear(); got != "" {
+		t.Errorf("the first: %q", got)
+	}
+	first.kill()
+	if code := second.wait(5 * time.Second); code != 0 {
+		t.Errorf("the second: exit code %d", code)
+	}
+}
+
+// TestWaitersDoNotBlock is L085, and two thousand of them: cat answers, and each that is killed is
+// gone.
+func TestWaitersDoNotBlock(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x\n")
+	holder := b.start("flock $D/f sleep 1000")
+	until(t, "B holds the lock", func() bool { return c.held(f) == 1 })
+	a.expect("exec 9<> $D/f; flock 9 & timeout 3 cat <&9; kill $!", "x\n")
+	until(t, "nobody waits", func() bool { return c.waiting(f) == 0 })
+	waiters := 2000
+	if testing.Short() {
+		waiters = 100
+	}
+	var programs []*waiter
+	for range waiters {
+		programs = append(programs, a.waiter())
+	}
+	until(t, "all wait", func() bool { return c.waiting(f) == waiters })
+	start := time.Now()
+	a.expect("cat $D/f", "x\n")
+	if d := time.Since(start); d > 2*time.Second {
+		t.Errorf("cat took %v", d)
+	}
+	for _, w := range programs[:20] {
+		start := time.Now()
+		w.kill(t)
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("a killed waiter was there for %v", d)
+		}
+	}
+	until(t, "the killed wait no more", func() bool { return c.waiting(f) == waiters-20 })
+	for _, w := range programs[20:] {
+		syscall.Kill(w.pid, syscall.SIGKILL)
+	}
+	for _, w := range programs[20:] {
+		w.reap(t)
+	}
+	until(t, "nobody waits", func() bool { return c.waiting(f) == 0 })
+	syscall.Kill(-holder.Process.Pid, syscall.SIGKILL)
+}
+
+// TestNoGhosts is 1.7 of the facts: a lock that its program has given up by closing the file is
+// not in the way of this host's next attempt.
+func TestNoGhosts(t *testing.T) {
+	c, a, _ := twoHosts(t)
+	a.writeFile("f", "x")
+	p := a.program()
+	for i := range 500 {
+		p.do("open f $D/f r+", "")
+		p.tell("flock f ex nb")
+		if got := p.hear(); got != "" {
+			t.Fatalf("round %d: %q", i, got)
+		}
+		p.do("close f", "")
+	}
+	until(t, "the lock is free", func() bool { return c.held(f) == 0 })
+}
+
+// TestDeletedUnderALock is trap 6.
+func TestDeletedUnderALock(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	p, q := a.program(), b.program()
+	p.do("open f $D/f r+", "")
+	q.do("open f $D/f r+", "")
+	p.do("flock f ex", "")
+	q.tell("flock f ex")
+	until(t, "q waits", func() bool { return c.waiting(f) == 1 })
+	b.expect("rm $D/f; touch $D/f", "")
+	if got := q.hear(); got != "ESTALE" {
+		t.Errorf("the waiter: %q", got)
+	}
+	p.do("getxattr $D/f user.lockfs.sequencer", "ENODATA")
+	p.do("flock f ex nb", "ESTALE")
+	p.do("flock f un", "ESTALE")
+	p.do("close f", "")
+}
+
+// TestLostSession is L033: what was open is dead for good, what is opened is not.
+func TestLostSession(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	p, q := a.program(), a.program()
+	p.do("open f $D/f r+", "")
+	p.do("open g $D/f r+", "")
+	p.do("pread f 0 9", "x")
+	p.do("flock f ex", "")
+	p.do("pwrite g 0 lost", "")
+	q.do("open f $D/f r+", "")
+	q.tell("flock f ex")
+	until(t, "q waits", func() bool { return c.waiting(f) == 1 })
+	c.expire()
+	if got := q.hear(); got != "ESTALE" {
+		t.Errorf("the waiter: %q", got)
+	}
+	for _, command := range []string{"pread f 0 9", "pwrite f 0 y", "flock f ex nb", "flock f un", "fsync f", "truncate f 0", "end f", "close f", "fsync g", "close g"} {
+		p.do(command, "ESTALE")
+	}
+	p.do("open f $D/f r+", "")
+	p.do("pread f 0 9", "x")
+	p.do("flock f ex nb", "")
+	b.fails("flock -n $D/f true", 1)
+	if said := a.log.String(); !strings.Contains(said, "lock lost") || !strings.Contains(said, fmt.Sprintf("pid=%d", p.cmd.Process.Pid)) {
+		t.Errorf("no line for the lost lock")
+	}
+}
+
+// TestOtherUsers is L021, and that others may read: a uid that could not write may not lock.
+func TestOtherUsers(t *testing.T) {
+	_, a, _ := twoHosts(t)
+	a.writeFile("f", "x\n")
+	as := "setpriv --reuid 65534 --clear-groups "
+	if out, code := a.script("chmod 755 $(dirname " + a.dir + "); " + as + "flock -n $D/f true"); code == 0 || code == 1 || !strings.Contains(out, "not permitted") {
+		t.Errorf("flock by another user: exit code %d, %q", code, out)
+	}
+	a.expect(as+"cat $D/f", "x\n")
+	a.expect(as+"ls $D", "f\n")
+	a.fails(as+"sh -c 'echo y > $D/f'", 2)
+	a.fails(as+"touch $D/g", 1)
+	a.fails(as+"rm -f $D/f", 1)
+}
+
+func TestDirectories(t *testing.T) {
+	_, a, _ := twoHosts(t)
+	out, code := a.script("flock -n $D true")
+	if code == 0 || code == 1 || !strings.Contains(out, "directory") {
+		t.Errorf("flock of a directory: exit code %d, %q", code, out)
+	}
+	a.expect("ls -A $D", "")
+}
+
+// TestSilentCell is L002 and L081: nothing hangs, and nothing is granted.
+func TestSilentCell(t *testing.T) {
+	needFUSE(t)
+	c := newFakeCell()
+	c.add("/ls/ny1/d", lockfs.Dir)
+	a := mountHost(t, c, Config{Timeout: 300 * time.Millisecond})
+	a.writeFile("f", "x\n")
+	back := c.leave()
+	defer back()
+	a.fails("cat $D/f", 1)
+	a.fails("flock -n $D/f true", 66)
+	a.fails("echo y > $D/f", 1)
+	a.fails("mkdir $D/x", 1)
+	a.expect("df "+a.dir+" > /dev/null; ls "+a.dir, "local\nny1\n")
+	waiter := a.start("timeout -s KILL 0.2 cat $D/f")
+	if code := waiter.wait(5 * time.Second); code != -1 && code != 1 {
+		t.Errorf("killed cat: exit code %d", code)
+	}
+}
+
+// TestTheEnd is L076 and trap 39: what is held at the end of a mount ends as by expiry.
+func TestTheEnd(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x\n")
+	shell := a.start("cd $D; exec 9<> f; flock 9; echo ready; exec sleep 1000")
+	until(t, "the lock is held", func() bool { return strings.Contains(shell.out.String(), "ready") })
+	p := a.program()
+	p.do("open g $D/g c", "")
+	p.do("write g written", "")
+	waiter := b.start("flock -w 5 $D/f cat $D/g")
+	until(t, "B waits", func() bool { return c.waiting(f) == 1 })
+	start := time.Now()
+	if err := a.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(start); d > 9*time.Second {
+		t.Errorf("took %v", d)
+	}
+	if code := waiter.wait(5 * time.Second); code != 0 || waiter.out.String() != "written" {
+		t.Errorf("B: exit code %d, %q", code, waiter.out)
+	}
+	if mounted, _ := lockfsAt(a.dir); mounted {
+		t.Error("still mounted")
+	}
+	if said := a.log.String(); !strings.Contains(said, "lock still held") || !strings.Contains(said, "detached") {
+		t.Errorf("it said %q", said)
+	}
+}
