@@ -83,15 +83,6 @@ func SequencerToWire(s sequencer.Sequencer) *Sequencer {
 	return &Sequencer{Path: string(s.Path), Mode: uint32(s.Mode), Generation: s.Generation}
 }
 
-// SequencerFromWire is the reverse of SequencerToWire.
-func SequencerFromWire(s *Sequencer) sequencer.Sequencer {
-	return sequencer.Sequencer{
-		Path:       lockfs.Path(s.GetPath()),
-		Mode:       lockfs.Mode(s.GetMode()),
-		Generation: s.GetGeneration(),
-	}
-}
-
 // TimeToWire returns nanoseconds since 1970, and 0 for the zero time.
 func TimeToWire(t time.Time) int64 {
 	if t.IsZero() {

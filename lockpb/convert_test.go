@@ -33,8 +33,8 @@ func TestStatCrossesTheWire(t *testing.T) {
 
 func TestSequencerCrossesTheWire(t *testing.T) {
 	s := sequencer.Sequencer{Path: "/ls/ny1/a", Mode: lockfs.Exclusive, Generation: 41}
-	if got := SequencerFromWire(SequencerToWire(s)); got != s {
-		t.Errorf("%v became %v", s, got)
+	if w := SequencerToWire(s); w.GetPath() != "/ls/ny1/a" || w.GetMode() != uint32(lockfs.Exclusive) || w.GetGeneration() != 41 {
+		t.Errorf("%v became %v", s, w)
 	}
 	if SequencerToWire(sequencer.Sequencer{}) != nil {
 		t.Error("the zero sequencer guards something")

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 12, "with how many seeds the forty-second story is played")
+	seeds = flag.Int("seeds", 8, "with how many seeds the forty-second story is played")
 	seed  = flag.Uint64("seed", 0, "play the forty-second story with this seed alone")
 )
 
