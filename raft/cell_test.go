@@ -27,11 +27,16 @@ type recorder struct {
 	mu       sync.Mutex
 	applied  []string
 	index    uint64
+	indexes  []uint64 // of the entries applied
 	leading  []Leadership
 	saved    image // the checkpoint on its disk
+	crashed  bool  // what is saved now does not get there any more
 	saves    int
 	restores int
-	hold     chan struct{} // if not nil, Apply waits until it is closed
+	hold     chan struct{}                        // if not nil, Apply waits until it is closed
+	holdBack chan struct{}                        // if not nil, Restore does
+	breaks   int                                  // so many snapshots fail half way
+	watch    func(index uint64, applied []string) // if not nil, is told what is applied
 }
 
 // An image is a state with its position.
@@ -66,6 +71,13 @@ func (m *recorder) Apply(index uint64, proposals [][]byte) error {
 		m.t.Errorf("entry %d is applied after entry %d", index, m.index)
 	}
 	m.index = index
+	m.indexes = append(m.indexes, index)
+	was := len(m.applied)
+	defer func() {
+		if m.watch != nil {
+			m.watch(index, m.applied[was:])
+		}
+	}()
 	for _, p := range proposals {
 		if string(p) == "poison" {
 			return errors.New("this proposal is not to be applied")
@@ -83,6 +95,9 @@ func (m *recorder) Checkpoint(position []byte) func() error {
 	return func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if m.crashed {
+			return errors.New("crashed")
+		}
 		m.saved = taken
 		m.saves++
 		return nil
@@ -93,6 +108,10 @@ func (m *recorder) Snapshot() (Snapshot, error) {
 	defer m.enter()()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.breaks > 0 {
+		m.breaks--
+		return breaking{m.saved}, nil
+	}
 	return m.saved, nil
 }
 
@@ -107,7 +126,16 @@ func (m *recorder) Restore(r io.Reader) ([]byte, uint64, error) {
 		return nil, 0, err
 	}
 	m.mu.Lock()
+	hold := m.holdBack
+	m.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.crashed {
+		return nil, 0, errors.New("crashed")
+	}
 	m.saved, m.applied, m.index = got, slices.Clone(got.Applied), got.Index
 	m.restores++
 	return got.At, got.Index, nil
@@ -124,6 +152,38 @@ func (m *recorder) list() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.applied)
+}
+
+// told returns the last Leadership.
+func (m *recorder) told() Leadership {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.leading) == 0 {
+		return Leadership{}
+	}
+	return m.leading[len(m.leading)-1]
+}
+
+// holdApply makes Apply wait until the returned function is called.
+func (m *recorder) holdApply() (release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	hold := make(chan struct{})
+	m.hold = hold
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.hold = nil
+		close(hold)
+	}
+}
+
+// holdRestore makes Restore wait until the returned function is called.
+func (m *recorder) holdRestore() (release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holdBack = make(chan struct{})
+	return sync.OnceFunc(func() { close(m.holdBack) })
 }
 
 func (m *recorder) durable() image {
@@ -149,6 +209,7 @@ type cell struct {
 	net   *network
 	hosts []*host
 	tune  func(*Config) // changes the configuration of each replica
+	ready func(*host)   // is called with a new machine, before its replica starts
 }
 
 const testCluster = 0xce11
@@ -164,6 +225,15 @@ func inCell(t *testing.T, size int, tune func(*Config), test func(*testing.T, *c
 }
 
 func newCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
+	c := layCell(t, size, seed, tune)
+	for _, h := range c.hosts {
+		c.start(h)
+	}
+	return c
+}
+
+// layCell makes the hosts of a cell, all down.
+func layCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
 	c := &cell{t: t, net: newNetwork(seed), tune: tune}
 	for i := range size {
 		name := fmt.Sprintf("r%d", i+1)
@@ -171,9 +241,6 @@ func newCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
 			Member: Member{ID: uint64(i + 1), Name: name, Address: name},
 			clock:  clock.NewVirtual(), disk: NewMemoryDisk(), machine: newRecorder(t, image{}),
 		})
-	}
-	for _, h := range c.hosts {
-		c.start(h)
 	}
 	return c
 }
@@ -211,6 +278,9 @@ func testLogger(name string) *slog.Logger {
 func (c *cell) start(h *host) {
 	c.t.Helper()
 	h.machine = newRecorder(c.t, h.machine.durable())
+	if c.ready != nil {
+		c.ready(h)
+	}
 	r, err := Start(c.config(h))
 	if err != nil {
 		c.t.Fatalf("%s: %v", h.Name, err)
@@ -231,15 +301,24 @@ func (c *cell) halt(h *host, end func()) {
 }
 
 // crash takes a host down so that its disks forget what was not synced.
-func (c *cell) crash(h *host) { c.halt(h, h.disk.Crash) }
+func (c *cell) crash(h *host) {
+	c.halt(h, func() {
+		h.machine.mu.Lock()
+		h.machine.crashed = true
+		h.machine.mu.Unlock()
+		h.disk.Crash()
+	})
+}
 
 func (c *cell) stop() {
 	for _, h := range c.hosts {
 		h.clock.Thaw()
+		h.disk.Resume()
 		if h.replica != nil {
 			c.halt(h, func() {})
 		}
 	}
+	time.Sleep(10 * time.Second) // connections take their time to end
 }
 
 // isolate cuts a host off from all others, or heals that.

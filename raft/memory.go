@@ -21,7 +21,8 @@ type MemoryDisk struct {
 	mu struct {
 		sync.Mutex
 		durable tail
-		opened  uint64 // how often the disk was opened or crashed: only the last opening is good
+		opened  uint64        // how often the disk was opened or crashed: only the last opening is good
+		hung    chan struct{} // closed when the disk works again; nil while it works
 	}
 }
 
@@ -55,6 +56,41 @@ func (d *MemoryDisk) Crash() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.opened++
+	d.resumeLocked()
+}
+
+// Hang makes every write wait until Resume or Crash.
+func (d *MemoryDisk) Hang() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.hung == nil {
+		d.mu.hung = make(chan struct{})
+	}
+}
+
+// Resume ends Hang.
+func (d *MemoryDisk) Resume() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.resumeLocked()
+}
+
+func (d *MemoryDisk) resumeLocked() {
+	if d.mu.hung != nil {
+		close(d.mu.hung)
+		d.mu.hung = nil
+	}
+}
+
+// wait takes as long as a disk takes.
+func (d *MemoryDisk) wait() {
+	time.Sleep(d.SyncTime)
+	d.mu.Lock()
+	hung := d.mu.hung
+	d.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
 }
 
 // A memoryLog is one opening of a MemoryDisk.
@@ -68,7 +104,7 @@ type memoryLog struct {
 
 // write waits as long as a disk takes, and then does the same to the disk and to the memory.
 func (l *memoryLog) write(what func(tail) error) error {
-	time.Sleep(l.disk.SyncTime)
+	l.disk.wait()
 	l.disk.mu.Lock()
 	defer l.disk.mu.Unlock()
 	if l.disk.mu.opened != l.opened {

@@ -1,0 +1,129 @@
+package raft
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// short makes checkpoints often and keeps little of the log before them.
+func short(cfg *Config) { cfg.CheckpointEntries, cfg.TailEntries = 20, 5 }
+
+// A member that was away for longer than the log goes back gets a snapshot, while the cell goes
+// on, and then the log.
+func TestStragglerGetsASnapshot(t *testing.T) {
+	inCell(t, 3, short, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		straggler := c.hosts[leader.ID%3]
+		c.propose(leader, "first")
+		c.crash(straggler)
+		for i := range 100 {
+			c.propose(leader, fmt.Sprint(i, strings.Repeat("x", 20_000)))
+		}
+		c.start(straggler)
+		for i := range 100 {
+			c.propose(leader, fmt.Sprint("meanwhile ", i))
+		}
+		c.agree(201)
+		if straggler.machine.restores == 0 {
+			t.Error("it was not restored from a snapshot")
+		}
+		if m, ok := straggler.replica.Member(leader.ID); !ok || m != leader.Member {
+			t.Errorf("after that it takes the leader for %+v", m)
+		}
+		c.halt(straggler, func() {})
+		c.start(straggler) // on the log that goes on after the snapshot
+		c.propose(c.leader(), "last")
+		c.agree(202)
+	})
+}
+
+// A crash between the moment at which the machine has a snapshot and that at which the log knows
+// leaves a machine that is ahead of its log.
+func TestCrashBetweenRestoreAndMark(t *testing.T) {
+	inCell(t, 3, short, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		straggler := c.hosts[leader.ID%3]
+		c.crash(straggler)
+		for i := range 100 {
+			c.propose(leader, fmt.Sprint(i))
+		}
+		straggler.disk.Hang()
+		c.start(straggler)
+		c.until("the machine has the snapshot", func() bool { return straggler.machine.durable().Applied != nil })
+		c.crash(straggler)
+		if _, last, _ := bounds(straggler.disk.Open()); last > 10 {
+			t.Fatalf("the log has entry %d", last)
+		}
+		c.start(straggler)
+		c.propose(c.leader(), "last")
+		c.agree(101)
+	})
+}
+
+// What a follower needs who is being sent a snapshot stays in the log, however long it takes it.
+func TestLogStaysForASnapshotUnderWay(t *testing.T) {
+	inCell(t, 3, short, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		straggler := c.hosts[leader.ID%3]
+		c.crash(straggler)
+		for i := range 100 {
+			c.propose(leader, fmt.Sprint(i))
+		}
+		var release func()
+		c.ready = func(h *host) { release = h.machine.holdRestore() }
+		c.start(straggler)
+		c.until("the machine is asked to restore", func() bool { return straggler.machine.busy.Load() })
+		for i := range 300 {
+			c.propose(leader, fmt.Sprint("meanwhile ", i))
+		}
+		release()
+		c.agree(400)
+		if n := straggler.machine.restores; n != 1 {
+			t.Errorf("it needed %d snapshots", n)
+		}
+		// Once it has caught up the log need not stay any longer.
+		for i := range 100 {
+			c.propose(leader, fmt.Sprint("afterwards ", i))
+		}
+		synctest.Wait()
+		if first, last, _ := bounds(leader.replica.storage); last-first > 60 {
+			t.Errorf("the log has still %d entries", last-first)
+		}
+	})
+}
+
+// A snapshot that breaks off is not taken for a whole one; it is sent again.
+func TestSnapshotBreaksOff(t *testing.T) {
+	inCell(t, 3, short, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		straggler := c.hosts[leader.ID%3]
+		c.crash(straggler)
+		for i := range 60 {
+			c.propose(leader, fmt.Sprint(i, strings.Repeat("x", 100_000)))
+		}
+		for _, h := range c.hosts {
+			h.machine.mu.Lock()
+			h.machine.breaks = 2
+			h.machine.mu.Unlock()
+		}
+		c.start(straggler)
+		c.agree(60)
+		if left := leader.machine.breaks; left != 0 {
+			t.Errorf("%d of 2 breaks were not met", left)
+		}
+	})
+}
+
+// breaking is a snapshot that fails half way.
+type breaking struct{ image }
+
+func (b breaking) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write([]byte(b.Applied[0]))
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return int64(n), err
+}

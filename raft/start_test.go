@@ -1,0 +1,139 @@
+package raft
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+func somePosition(t *testing.T, index, term uint64) []byte {
+	t.Helper()
+	b, err := position{index: index, term: term, conf: &raftpb.ConfState{Voters: []uint64{1}},
+		members: byID([]Member{{ID: 1, Name: "r1", Address: "r1"}})}.marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestStartRefuses(t *testing.T) {
+	one := []Member{{ID: 1, Name: "r1", Address: "r1"}}
+	logOf := func(what ...func(Storage) error) *MemoryDisk {
+		d := NewMemoryDisk()
+		s := d.Open()
+		for _, do := range what {
+			if err := do(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return d
+	}
+	six := func(s Storage) error { return s.Append(hardState(2, 0, 6), entries(1, 6, 2)) }
+	marked := func(s Storage) error { return s.Mark(markAt(5, 2)) }
+	compacted := func(s Storage) error { return s.Compact(4) }
+	for name, test := range map[string]struct {
+		disk     *MemoryDisk
+		members  []Member
+		position []byte
+		want     string
+	}{
+		"not a member":            {logOf(), []Member{{ID: 2}}, nil, "it is not among the members of the new cell"},
+		"an id twice":             {logOf(), append([]Member{{ID: 1, Name: "again"}}, one...), nil, "the id 1 of member r1 of the new cell is 0 or taken"},
+		"an id of zero":           {logOf(), append([]Member{{Name: "nobody"}}, one...), nil, "the id 0 of member nobody of the new cell is 0 or taken"},
+		"a state without a log":   {logOf(), one, somePosition(t, 9, 2), "its log is gone"},
+		"a log without its state": {logOf(six, marked, compacted), one, nil, "the log begins with entry 5, and the state before that is gone"},
+		"an older state":          {logOf(six, marked, compacted), one, somePosition(t, 3, 2), "the state is at entry 3, and the log begins with entry 5"},
+		"no position":             {logOf(six), one, []byte("?"), "read the position of a checkpoint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := layCell(t, 1, 1, func(cfg *Config) {
+					cfg.Storage, cfg.Members, cfg.Position = test.disk.Open(), test.members, test.position
+				})
+				_, err := Start(c.config(c.hosts[0]))
+				if err == nil || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("got %v, want %s", err, test.want)
+				}
+			})
+		})
+	}
+}
+
+// What a crash can leave on the disk of a member whose very first start it met.
+func TestHalfStarted(t *testing.T) {
+	for name, leave := range map[string]func(Storage) error{
+		"nothing":              func(Storage) error { return nil },
+		"entries, but no vote": func(s Storage) error { return s.Append(nil, entries(1, 2, 1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := layCell(t, 3, 1, nil)
+				defer c.stop()
+				for _, h := range c.hosts {
+					if err := leave(h.disk.Open()); err != nil {
+						t.Fatal(err)
+					}
+					c.start(h)
+				}
+				c.propose(c.leader(), "a")
+				c.agree(1)
+			})
+		})
+	}
+}
+
+func TestPositionRoundTrip(t *testing.T) {
+	want := position{index: 7, term: 3, conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}},
+		members: byID([]Member{{1, "a", "a:1"}, {2, "b", "b:1"}, {3, "c", "c:1"}})}
+	b, err := want.marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parsePosition(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.index != 7 || got.term != 3 || !cmp.Equal(got.members, want.members) || got.conf.Equivalent(want.conf) != nil {
+		t.Errorf("it came back as %+v", got)
+	}
+	again, err := got.marshal()
+	if err != nil || string(again) != string(b) {
+		t.Errorf("written again it is different: %v", err)
+	}
+}
+
+func TestChangeMembers(t *testing.T) {
+	info := func(m Member) []byte {
+		b, err := deterministic.Marshal(memberInfo(m))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	two := byID([]Member{{1, "a", "a:1"}, {2, "b", "b:1"}})
+	for name, test := range map[string]struct {
+		change *raftpb.ConfChange
+		want   []Member
+	}{
+		"added": {&raftpb.ConfChange{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: new(uint64(3)), Context: info(Member{3, "c", "c:1"})},
+			[]Member{{1, "a", "a:1"}, {2, "b", "b:1"}, {3, "c", "c:1"}}},
+		"moved": {&raftpb.ConfChange{Type: raftpb.ConfChangeUpdateNode.Enum(), NodeId: new(uint64(2)), Context: info(Member{2, "b", "b:2"})},
+			[]Member{{1, "a", "a:1"}, {2, "b", "b:2"}}},
+		"removed": {&raftpb.ConfChange{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(uint64(1))},
+			[]Member{{2, "b", "b:1"}}},
+	} {
+		got, err := changeMembers(two, test.change)
+		if err != nil || !cmp.Equal(sortedMembers(got), test.want) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	if len(two) != 2 || two[2].Address != "b:1" {
+		t.Errorf("the members of before were changed: %v", two)
+	}
+	if _, err := changeMembers(two, &raftpb.ConfChange{NodeId: new(uint64(3)), Context: []byte("?")}); err == nil {
+		t.Error("a member without a name was added")
+	}
+}
