@@ -120,7 +120,7 @@ func (m *machine) settle(now clock.Instant, c *call, a *lockpb.Answer) {
 // conclude gives a call its outcome by a master's answer. The caller may have it only while the
 // lease is valid: until then it is held back.
 func (m *machine) conclude(now clock.Instant, c *call, a *lockpb.Answer) {
-	if c.told {
+	if c.told || c.kind == background {
 		return
 	}
 	if c.stage == givingUp && lockfs.Kind(a.GetKind()) == lockfs.ErrGivenUp {

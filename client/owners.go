@@ -186,10 +186,15 @@ func (m *machine) reconcile(now clock.Instant, locks []*lockpb.HeldLock) {
 	}
 	for id, o := range s.owners {
 		for path, mine := range o.locks {
-			if len(o.calls) == 0 && theirs[key{id, path}] != *mine {
-				m.log.Error("a lock is lost", "path", path, "mode", mine.mode, "generation", mine.generation, "session", s.id)
-				delete(o.locks, path)
-				o.lost = true
+			their, held := theirs[key{id, path}]
+			if len(o.calls) > 0 || held && their == *mine {
+				continue
+			}
+			m.log.Error("a lock is lost", "path", path, "mode", mine.mode, "generation", mine.generation, "session", s.id)
+			delete(o.locks, path)
+			o.lost = true
+			if held { // it was lost and taken again, and not by us
+				m.admit(now, releaseOf(o, path, their.instance))
 			}
 		}
 	}

@@ -56,7 +56,9 @@ func TestStories(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := newTeller(t).play(string(text))
+			w := newTeller(t)
+			got := w.play(string(text))
+			w.checkNothingIsForgotten()
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -133,6 +135,15 @@ func (w *teller) play(text string) string {
 		}
 	}
 	return out.String()
+}
+
+// checkNothingIsForgotten looks for calls that nobody will ever collect.
+func (w *teller) checkNothingIsForgotten() {
+	for c := range w.last.held {
+		if w.names[c] == "" {
+			w.t.Errorf("%s %s is kept for nobody", c.op, c.path)
+		}
+	}
 }
 
 func (w *teller) do(args []string) {
