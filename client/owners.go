@@ -185,9 +185,10 @@ func (m *machine) reconcile(now clock.Instant, locks []*lockpb.HeldLock) {
 		o.tidy()
 	}
 	for id, o := range s.owners {
+		busy := len(o.calls) > 0
 		for path, mine := range o.locks {
 			their, held := theirs[key{id, path}]
-			if len(o.calls) > 0 || held && their == *mine {
+			if busy || held && their == *mine {
 				continue
 			}
 			m.log.Error("a lock is lost", "path", path, "mode", mine.mode, "generation", mine.generation, "session", s.id)

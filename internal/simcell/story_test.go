@@ -247,3 +247,53 @@ func TestWaitersAreGrantedInTheirOrder(t *testing.T) {
 		}
 	})
 }
+
+// A host is frozen while it waits. If its session has ended when it wakes, its wait fails and the
+// lock went to the next; if not, it has the lock, and it is told so only while it can be sure.
+func TestAFrozenWaiter(t *testing.T) {
+	for _, c := range []struct {
+		frozen time.Duration
+		dead   bool
+	}{{6 * time.Second, false}, {20 * time.Second, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			cell := New(t, Options{Delay: time.Millisecond})
+			host := cell.Client("b")
+			a, b, other := session(t, cell.Client("a")), session(t, host), session(t, cell.Client("c"))
+			makeFile(t, a)
+			holding := newHolder(a, 0)
+			first, err := holding.lock(false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			granted := newHolder(b, 0).wait()
+			time.Sleep(time.Second)
+			next := newHolder(other, 0).wait()
+			time.Sleep(time.Second)
+
+			host.Freeze()
+			began := time.Now()
+			time.Sleep(c.frozen - time.Second)
+			if err := holding.unlock(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Until(began.Add(c.frozen)))
+			host.Thaw()
+			g := <-granted
+			if c.dead {
+				if !errors.Is(g.err, lockfs.ErrSession) {
+					t.Errorf("frozen for %v it was granted %v, %v", c.frozen, g.Sequencer, g.err)
+				}
+				g = <-next
+			} else if b.Left() == 0 {
+				t.Errorf("frozen for %v it was granted %v without a valid lease", c.frozen, g.Sequencer)
+			}
+			if g.err != nil || g.Generation != first.Generation+1 {
+				t.Errorf("frozen for %v: the lock went to %v, %v", c.frozen, g.Sequencer, g.err)
+			}
+			b.Close(ctx, nil) // so that whoever waits still gets it
+			if !c.dead {
+				<-next
+			}
+		})
+	}
+}
