@@ -43,7 +43,7 @@ func buildAndRun(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// short and long choose a size by the form of the test.
+// sized chooses a size by the form of the test.
 func sized(short, long int) int {
 	if soak {
 		return long
@@ -179,6 +179,14 @@ func (h *hosts) lockfs(args ...string) string {
 	output, err := h.cell.Lockfs(within(h.T, time.Minute), args...)
 	h.ok(err)
 	return output
+}
+
+// noLocks checks that the cell knows of no lock that is held, waited for or in its lock-delay.
+func (h *hosts) noLocks() {
+	h.Helper()
+	if locks := h.lockfs("locks"); locks != "" {
+		h.Errorf("locks are left:\n%s", locks)
+	}
 }
 
 // until polls another process until it shows what is awaited.

@@ -131,7 +131,11 @@ func TestCertificates(t *testing.T) {
 	}
 	t.Run("a client that calls itself a replica", func(t *testing.T) {
 		creds := credentials.NewTLS(ours.client("host"))
-		conn, err := grpc.NewClient(cell.Replicas[1].Address, grpc.WithTransportCredentials(creds))
+		master, err := cell.Master(within(t, 10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := grpc.NewClient(master.Address, grpc.WithTransportCredentials(creds))
 		if err != nil {
 			t.Fatal(err)
 		}

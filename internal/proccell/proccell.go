@@ -17,8 +17,10 @@ package proccell
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // Programs are the paths of the built commands.
@@ -40,6 +42,9 @@ func Build(ctx context.Context, folder string) (Programs, error) {
 	args := []string{"build", "-o", folder + "/"}
 	if raceEnabled {
 		args = append(args, "-race")
+		// For what is built here: the detector's pause of a second at each program's end is for
+		// programs that do not wait for their goroutines.
+		os.Setenv("GORACE", strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	}
 	args = append(args, "lockfs/cmd/lockfsd", "lockfs/cmd/lockfs-mount", "lockfs/cmd/lockfs")
 	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
