@@ -36,11 +36,8 @@ type appender struct {
 }
 
 func (a *appender) run() {
-	for {
+	for !a.r.stopping() {
 		work := a.queue.take(a.r.stop)
-		if len(work) == 0 {
-			return
-		}
 		if err := a.do(work); err != nil {
 			a.r.end(err)
 			return
@@ -59,8 +56,8 @@ func (a *appender) do(work []write) error {
 		if err := a.flush(&together); err != nil {
 			return err
 		}
-		if err := a.special(w); err != nil {
-			return err
+		if err := a.special(w); err != nil || a.r.stopping() {
+			return err // entries behind a snapshot that was not restored must not get into the log
 		}
 	}
 	return a.flush(&together)

@@ -35,6 +35,8 @@ type recorder struct {
 	restores int
 	hold     chan struct{}                        // if not nil, Apply waits until it is closed
 	holdBack chan struct{}                        // if not nil, Restore does
+	holdDisk chan struct{}                        // if not nil, saving a checkpoint does
+	saving   bool                                 // a checkpoint is under way
 	breaks   int                                  // so many snapshots fail half way
 	watch    func(index uint64, applied []string) // if not nil, is told what is applied
 }
@@ -91,10 +93,19 @@ func (m *recorder) Checkpoint(position []byte) func() error {
 	defer m.enter()()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.saving {
+		m.t.Error("two checkpoints are under way")
+	}
+	m.saving = true
 	taken := image{position, slices.Clone(m.applied), m.index}
+	hold := m.holdDisk
 	return func() error {
+		if hold != nil {
+			<-hold
+		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		m.saving = false
 		if m.crashed {
 			return errors.New("crashed")
 		}
@@ -133,6 +144,9 @@ func (m *recorder) Restore(r io.Reader) ([]byte, uint64, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.saving {
+		m.t.Error("a checkpoint is under way while a snapshot is restored")
+	}
 	if m.crashed {
 		return nil, 0, errors.New("crashed")
 	}
@@ -186,6 +200,21 @@ func (m *recorder) holdRestore() (release func()) {
 	return sync.OnceFunc(func() { close(m.holdBack) })
 }
 
+// holdSave makes saving a checkpoint wait until the returned function is called.
+func (m *recorder) holdSave() (release func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holdDisk = make(chan struct{})
+	return sync.OnceFunc(func() { close(m.holdDisk) })
+}
+
+// tellings returns how often Leadership was called.
+func (m *recorder) tellings() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.leading)
+}
+
 func (m *recorder) durable() image {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,6 +228,7 @@ type host struct {
 	disk    *MemoryDisk
 	machine *recorder
 	replica *Replica // nil while it is down
+	failure error    // why the last replica ended
 	server  *grpc.Server
 	serving sync.WaitGroup
 }
@@ -297,7 +327,7 @@ func (c *cell) halt(h *host, end func()) {
 	h.replica.Stop()
 	h.server.Stop()
 	h.serving.Wait()
-	h.replica = nil
+	h.failure, h.replica = h.replica.Err(), nil
 }
 
 // crash takes a host down so that its disks forget what was not synced.
@@ -328,6 +358,14 @@ func (c *cell) isolate(h *host, cut bool) {
 			c.net.set(h.Name, other.Name, cut)
 		}
 	}
+}
+
+// lastBut returns the last host that is not h: of equals, leadership is handed to it.
+func (c *cell) lastBut(h *host) *host {
+	if last := c.hosts[len(c.hosts)-1]; last != h {
+		return last
+	}
+	return c.hosts[len(c.hosts)-2]
 }
 
 func (c *cell) up() []*host {

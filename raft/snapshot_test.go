@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // short makes checkpoints often and keeps little of the log before them.
@@ -91,6 +92,102 @@ func TestLogStaysForASnapshotUnderWay(t *testing.T) {
 		synctest.Wait()
 		if first, last, _ := bounds(leader.replica.storage); last-first > 60 {
 			t.Errorf("the log has still %d entries", last-first)
+		}
+	})
+}
+
+// A replica that is stopped while it restores leaves out of its log what comes after the snapshot.
+func TestStopWhileRestoring(t *testing.T) {
+	inCell(t, 3, short, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		straggler := c.hosts[leader.ID%3]
+		c.crash(straggler)
+		for i := range 100 {
+			c.propose(leader, fmt.Sprint(i))
+		}
+		var release func()
+		c.ready = func(h *host) { release = h.machine.holdRestore() }
+		c.start(straggler)
+		c.until("the machine is asked to restore", func() bool { return straggler.machine.busy.Load() })
+		for i := range 10 {
+			c.propose(leader, fmt.Sprint("meanwhile ", i))
+			time.Sleep(time.Second)
+		}
+		c.halt(straggler, func() {
+			straggler.replica.end(nil)
+			synctest.Wait()
+			release()
+		})
+		c.ready = nil
+		if err := straggler.failure; err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+		c.start(straggler)
+		c.agree(110)
+	})
+}
+
+// A snapshot under way that comes to nothing does not keep the log for ever.
+func TestLogDoesNotStayForNothing(t *testing.T) {
+	for name, spoil := range map[string]func(c *cell, leader, straggler *host){
+		"the member is gone": func(c *cell, _, straggler *host) { c.isolate(straggler, true) },
+		"leadership is": func(c *cell, leader, _ *host) {
+			if err := leader.replica.TransferLeadership(c.t.Context()); err != nil {
+				c.t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCell(t, 3, short, func(t *testing.T, c *cell) {
+				leader := c.leader()
+				straggler := c.hosts[leader.ID%3]
+				c.crash(straggler)
+				for i := range 100 {
+					c.propose(leader, fmt.Sprint(i))
+				}
+				var release func()
+				c.ready = func(h *host) { release = h.machine.holdRestore() }
+				c.start(straggler)
+				c.until("the machine is asked to restore", func() bool { return straggler.machine.busy.Load() })
+				defer release()
+				spoil(c, leader, straggler)
+				time.Sleep(5 * time.Second)
+				for i := range 100 {
+					c.propose(c.leader(), fmt.Sprint("afterwards ", i))
+				}
+				synctest.Wait()
+				if first, last, _ := bounds(leader.replica.storage); last-first > 60 {
+					t.Errorf("the log has still %d entries", last-first)
+				}
+			})
+		})
+	}
+}
+
+// A checkpoint of before must not be saved over what was restored.
+func TestRestoreWaitsForTheCheckpointUnderWay(t *testing.T) {
+	inCell(t, 3, short, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		straggler := c.hosts[leader.ID%3]
+		release := straggler.machine.holdSave()
+		for i := range 25 {
+			c.propose(leader, fmt.Sprint(i))
+		}
+		c.agree(25)
+		c.isolate(straggler, true)
+		for i := range 100 {
+			c.propose(leader, fmt.Sprint("meanwhile ", i))
+		}
+		time.Sleep(5 * time.Second) // what is on its way to it is given up
+		c.isolate(straggler, false)
+		time.Sleep(5 * time.Second)
+		if len(straggler.machine.list()) != 25 { // (that it is none during Restore the recorder checks)
+			t.Error("it was restored meanwhile")
+		}
+		release()
+		c.agree(125)
+		if straggler.machine.restores == 0 {
+			t.Error("it was not restored from a snapshot")
 		}
 	})
 }

@@ -40,6 +40,7 @@ func (p *peer) connect(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
+	p.asked.Store(0)
 	p.setConnection(conn, ctx, cancel)
 	var bulk sync.WaitGroup
 	bulk.Go(func() { cancel(p.stream(ctx, conn, p.bulk, nil)) })

@@ -340,3 +340,46 @@ func otherLog(t *testing.T, dir string, cluster, id uint64) {
 	}
 	s.Close()
 }
+
+// Replicas on real logs: they go down and come back, one needs a snapshot, and what is old goes.
+func TestCellOnWAL(t *testing.T) {
+	smallSegments(t, 16<<10)
+	dir := t.TempDir()
+	tune := func(cfg *Config) {
+		short(cfg)
+		log, err := OpenWAL(filepath.Join(dir, fmt.Sprint(cfg.ID), "log"), cfg.ClusterID, cfg.ID, testLogger("wal"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Storage = log
+	}
+	for i := range 3 {
+		if err := os.Mkdir(filepath.Join(dir, fmt.Sprint(i+1)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inCell(t, 3, tune, func(t *testing.T, c *cell) {
+		for round := range 6 {
+			leader := c.leader()
+			straggler := c.hosts[leader.ID%3]
+			c.halt(straggler, func() {})
+			for i := range 50 {
+				c.propose(leader, fmt.Sprint(round, i, strings.Repeat("x", 200)))
+			}
+			c.start(straggler)
+			c.agree(50 * (round + 1))
+			c.halt(leader, func() { // like one that is killed
+				leader.machine.mu.Lock()
+				leader.machine.crashed = true
+				leader.machine.mu.Unlock()
+			})
+			c.start(leader)
+			c.agree(50 * (round + 1))
+		}
+		for _, h := range c.hosts {
+			if n := len(segmentPaths(t, filepath.Join(dir, fmt.Sprint(h.ID), "log"))); n > 4 {
+				t.Errorf("%s keeps %d segments", h.Name, n)
+			}
+		}
+	})
+}
