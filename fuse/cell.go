@@ -9,32 +9,14 @@ import (
 
 	"lockfs"
 	"lockfs/client"
-	"lockfs/sequencer"
 )
-
-// session is what the mount asks of a client.Session. Tests have one of their own.
-type session interface {
-	client.Reader
-	ID() uint64
-	Lost() <-chan struct{}
-	NewOwner() uint64
-	Create(ctx context.Context, create client.Create) (st lockfs.Stat, created bool, err error)
-	Delete(ctx context.Context, path lockfs.Path, instance uint64, typ lockfs.Type) error
-	Edit(ctx context.Context, edit client.Edit) (lockfs.Stat, error)
-	SetACL(ctx context.Context, path lockfs.Path, instance uint64, names lockfs.ACLNames) (lockfs.Stat, error)
-	Rename(ctx context.Context, rename client.Rename) (lockfs.Stat, error)
-	Acquire(ctx context.Context, acquire client.Acquire) (sequencer.Sequencer, error)
-	Release(ctx context.Context, path lockfs.Path, instance, owner uint64) error
-	CloseOwner(owner uint64)
-	Close(ctx context.Context, expired []uint64) error
-}
 
 // cell is one of the cells that a mount shows.
 type cell struct {
-	name    string
-	root    lockfs.Path
-	number  uint64 // its place in the mount, from 0
-	session func(ctx context.Context) (session, error)
+	name   string
+	root   lockfs.Path
+	number uint64 // its place in the mount, from 0
+	client *client.Client
 
 	mu struct {
 		sync.Mutex
@@ -42,10 +24,16 @@ type cell struct {
 	}
 }
 
+func newCell(c Cell, root lockfs.Path, number uint64) *cell {
+	cell := &cell{name: c.Name, root: root, number: number, client: c.Client}
+	cell.mu.tenancies = make(map[uint64]*tenancy)
+	return cell
+}
+
 // tenancy is one session of a cell with all that hangs on it here: open files and their locks. It
 // dies with the session, and what is opened later belongs to another.
 type tenancy struct {
-	session
+	*client.Session
 	cell  *cell
 	locks *lockTable
 }
@@ -67,7 +55,7 @@ func (fs *fileSystem) tenancy(ctx context.Context, c *cell) (*tenancy, error) {
 	}
 	ctx, cancel := within(ctx, fs.timeout, fs.clock)
 	defer cancel()
-	session, err := c.session(ctx)
+	session, err := c.client.Session(ctx)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 			return nil, cause
@@ -77,7 +65,7 @@ func (fs *fileSystem) tenancy(ctx context.Context, c *cell) (*tenancy, error) {
 	return fs.tenancyOf(c, session)
 }
 
-func (fs *fileSystem) tenancyOf(c *cell, s session) (*tenancy, error) {
+func (fs *fileSystem) tenancyOf(c *cell, s *client.Session) (*tenancy, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if fs.closing.Load() {
@@ -85,7 +73,7 @@ func (fs *fileSystem) tenancyOf(c *cell, s session) (*tenancy, error) {
 	}
 	t, ok := c.mu.tenancies[s.ID()]
 	if !ok {
-		t = &tenancy{session: s, cell: c, locks: newLockTable(s, fs.clock, fs.background)}
+		t = &tenancy{Session: s, cell: c, locks: newLockTable(s, fs.clock, fs.background)}
 		c.mu.tenancies[s.ID()] = t
 		fs.background.start(func() { fs.outlive(t) })
 	}

@@ -31,7 +31,7 @@ const ghostTime = 2 * time.Millisecond
 // Nothing here waits with the mutex held. Who waits for a lock waits for an attempt, which calls
 // the cell from a goroutine of its own and can outlive an interrupted wait.
 type lockTable struct {
-	session    session
+	session    *client.Session
 	clock      clock.Clock
 	background *background
 
@@ -41,7 +41,7 @@ type lockTable struct {
 	}
 }
 
-func newLockTable(s session, clock clock.Clock, background *background) *lockTable {
+func newLockTable(s *client.Session, clock clock.Clock, background *background) *lockTable {
 	l := &lockTable{session: s, clock: clock, background: background}
 	l.mu.nodes = make(map[uint64][]*hold)
 	return l

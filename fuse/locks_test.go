@@ -164,6 +164,7 @@ func TestConversion(t *testing.T) {
 				program.do("open f $D/f r+", "")
 				program.do(kind+" f sh", "")
 			}
+			shared := c.stat(f).LockGeneration
 			p.do(kind+" f ex nb", "EAGAIN")
 			p.do("getxattr $D/f user.lockfs.lock.mode", "SHARED")
 			p.tell("%s f ex", kind)
@@ -178,7 +179,7 @@ func TestConversion(t *testing.T) {
 			if got := p.hear(); got != "" {
 				t.Errorf("first conversion: %q", got)
 			}
-			p.do("getxattr $D/f user.lockfs.sequencer", "/ls/ny1/d/f:EXCLUSIVE:2")
+			p.do("getxattr $D/f user.lockfs.sequencer", fmt.Sprintf("/ls/ny1/d/f:EXCLUSIVE:%d", shared+1))
 			if second == "" {
 				until(t, "q queues up", func() bool { return c.waiting(f) == 1 })
 				p.do(kind+" f un", "")
@@ -192,13 +193,15 @@ func TestConversion(t *testing.T) {
 
 // TestSequencer is a number more for each grant, as a script sees it.
 func TestSequencer(t *testing.T) {
-	_, a, b := twoHosts(t)
+	c, a, b := twoHosts(t)
 	a.writeFile("f", "x")
+	generation := c.stat(f).LockGeneration
 	p, q := a.program(), b.program()
-	for i, program := range []*program{p, q, p, q} {
+	for _, program := range []*program{p, q, p, q} {
 		program.do("open f $D/f r+", "")
 		program.do("flock f ex", "")
-		program.do("getxattr $D/f user.lockfs.sequencer", fmt.Sprintf("/ls/ny1/d/f:EXCLUSIVE:%d", i+1))
+		generation++
+		program.do("getxattr $D/f user.lockfs.sequencer", fmt.Sprintf("/ls/ny1/d/f:EXCLUSIVE:%d", generation))
 		program.do("close f", "")
 	}
 }
@@ -268,7 +271,7 @@ func TestTicket(t *testing.T) {
 	until(t, "the first waits", func() bool { return c.waiting(f) == 1 })
 	second := b.start("flock $D/f true")
 	until(t, "both wait", func() bool { return c.waiting(f) == 2 })
-	front := func() fakeHolder { c.mu.Lock(); defer c.mu.Unlock(); return c.nodes[f].waiters[0].fakeHolder }
+	front := func() uint64 { return c.lock(f).Waiters[0].Owner }
 	before := front()
 	for range 3 {
 		first.cmd.Process.Signal(syscall.SIGSTOP)
@@ -277,7 +280,7 @@ func TestTicket(t *testing.T) {
 		until(t, "the first goes on", func() bool { return !strings.Contains(stateOf(first.cmd.Process.Pid), "T") })
 	}
 	if after := front(); after != before || c.waiting(f) != 2 {
-		t.Errorf("owner %d is at the head, and %d wait; it was owner %d", after.owner, c.waiting(f), before.owner)
+		t.Errorf("owner %d is at the head, and %d wait; it was owner %d", after, c.waiting(f), before)
 	}
 	syscall.Kill(-holder.Process.Pid, syscall.SIGKILL)
 	if got := first.hear(); got != "" {
@@ -369,7 +372,8 @@ func TestDeletedUnderALock(t *testing.T) {
 
 // TestLostSession is L033: what was open is dead for good, what is opened is not.
 func TestLostSession(t *testing.T) {
-	c, a, b := twoHosts(t)
+	needFUSE(t)
+	c, a, b := hostsOf(newTestCell(t, shortLease))
 	a.writeFile("f", "x")
 	p, q := a.program(), a.program()
 	p.do("open f $D/f r+", "")
@@ -380,7 +384,7 @@ func TestLostSession(t *testing.T) {
 	q.do("open f $D/f r+", "")
 	q.tell("flock f ex")
 	until(t, "q waits", func() bool { return c.waiting(f) == 1 })
-	c.expire()
+	c.expire(a)
 	if got := q.hear(); got != "ESTALE" {
 		t.Errorf("the waiter: %q", got)
 	}
@@ -423,11 +427,10 @@ func TestDirectories(t *testing.T) {
 // TestSilentCell is L002 and L081: nothing hangs, and nothing is granted.
 func TestSilentCell(t *testing.T) {
 	needFUSE(t)
-	c := newFakeCell()
-	c.add("/ls/ny1/d", lockfs.Dir)
-	a := mountHost(t, c, Config{Timeout: 300 * time.Millisecond})
+	c := newTestCell(t, shortLease)
+	a := c.mount("a", Config{Timeout: 300 * time.Millisecond})
 	a.writeFile("f", "x\n")
-	back := c.leave()
+	back := c.leave(a)
 	defer back()
 	a.fails("cat $D/f", 1)
 	a.fails("flock -n $D/f true", 66)

@@ -17,11 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockfs"
+	"lockfs/client"
 )
 
 // host is one mount of a cell in a test.
 type host struct {
 	t    *testing.T
+	name string
 	dir  string // of the mount
 	here string // a directory of the cell through the mount, the same for all hosts
 	*Server
@@ -65,20 +67,24 @@ func needFUSE(t *testing.T) {
 }
 
 // twoHosts mounts a cell twice, and makes the directory in which the test works.
-func twoHosts(t *testing.T) (c *fakeCell, a, b *host) {
+func twoHosts(t *testing.T) (c *testCell, a, b *host) {
 	t.Helper()
 	needFUSE(t)
-	c = newFakeCell()
-	c.add("/ls/ny1/d", lockfs.Dir)
-	return c, mountHost(t, c, Config{}), mountHost(t, c, Config{})
+	return hostsOf(newTestCell(t, lockfs.DefaultLease))
 }
 
-func mountHost(t *testing.T, c *fakeCell, cfg Config) *host {
+func hostsOf(c *testCell) (_ *testCell, a, b *host) {
+	return c, c.mount("a", Config{}), c.mount("b", Config{})
+}
+
+func (c *testCell) mount(name string, cfg Config) *host {
+	t := c.t
 	t.Helper()
-	h := &host{t: t, dir: t.TempDir(), log: &testLog{}}
+	h := &host{t: t, name: name, dir: t.TempDir(), log: &testLog{}}
 	cfg.MountPoint, cfg.AllowOther = h.dir, true
 	cfg.Logger = slog.New(slog.NewTextHandler(h.log, nil))
-	server, err := mount(cfg, []*cell{{name: "ny1", session: (&fakeHost{cell: c}).session}})
+	cfg.Cells = []Cell{{"ny1", c.client(name, cfg.Timeout)}}
+	server, err := Mount(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,34 +185,61 @@ func (r *running) wait(limit time.Duration) int {
 // until waits for a condition that another process brings about, and fails the test after a while.
 func until(t *testing.T, what string, met func() bool) {
 	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(10 * time.Second)
-	for !met() {
+	limit := time.After(30 * time.Second)
+	for pause := time.Millisecond; !met(); pause = min(2*pause, 50*time.Millisecond) {
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-limit:
 			t.Fatalf("waited in vain: %s", what)
 		}
 	}
 }
 
-func (h *host) path(name string) string { return filepath.Join(h.here, name) }
+// The mount's own process must not use os.File on it: Go's runtime would ask the mount whether the
+// file can be polled, with a thread that then does not serve. Plain system calls do not.
+
+// open tries again after a signal, as the runtime sends them to its own threads.
+func (h *host) open(name string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(h.path(name), flags|unix.O_CLOEXEC, 0o644)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
 
 func (h *host) writeFile(name, content string) {
 	h.t.Helper()
-	if err := os.WriteFile(h.path(name), []byte(content), 0o644); err != nil {
-		h.t.Fatal(err)
+	fd, err := h.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
+	if err == nil {
+		if content != "" {
+			_, err = unix.Write(fd, []byte(content))
+		}
+		err = errors.Join(err, unix.Close(fd))
+	}
+	if err != nil {
+		h.t.Fatalf("write %s: %v", name, err)
 	}
 }
 
 func (h *host) readFile(name string) string {
 	h.t.Helper()
-	content, err := os.ReadFile(h.path(name))
+	fd, err := h.open(name, unix.O_RDONLY)
 	if err != nil {
-		h.t.Fatal(err)
+		h.t.Fatalf("read %s: %v", name, err)
 	}
-	return string(content)
+	defer unix.Close(fd)
+	var content []byte
+	for buf := make([]byte, 4096); ; {
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			h.t.Fatalf("read %s: %v", name, err)
+		}
+		if n == 0 {
+			return string(content)
+		}
+		content = append(content, buf[:n]...)
+	}
 }
 
 func TestTheFolder(t *testing.T) {
@@ -221,7 +254,7 @@ func TestTheFolder(t *testing.T) {
 	a.expect("cd $D && mkdir x && echo 10.4.7.22:7000 > x/master && ls -R .", ".:\nx\n\n./x:\nmaster\n")
 	b.expect("cat $D/x/master "+b.dir+"/local/d/x/master", "10.4.7.22:7000\n10.4.7.22:7000\n")
 	b.expect("stat -c '%s %a %U %h' $D/x/master; stat -c '%a %F' $D/x", "15 644 root 1\n755 directory\n")
-	instance := c.nodes["/ls/ny1/d/x/master"].Instance
+	instance := c.stat("/ls/ny1/d/x/master").Instance
 	b.expect("stat -c %i $D/x/master", fmt.Sprintln(instance))
 	b.expect("ls -i $D/x", fmt.Sprintln(instance, "master"))
 	b.expect("df --output=fstype,itotal "+b.dir+" | tail -1 | tr -s ' '", "fuse.lockfs 1000000\n")
@@ -251,12 +284,12 @@ func TestTopmost(t *testing.T) {
 
 func TestMountPoint(t *testing.T) {
 	needFUSE(t)
-	c := newFakeCell()
+	c := newTestCell(t, lockfs.DefaultLease)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h := mountHost(t, c, Config{})
+	h := c.mount("a", Config{})
 	for _, test := range []struct {
 		mountPoint string
 		says       string
@@ -265,7 +298,7 @@ func TestMountPoint(t *testing.T) {
 		{file + "s", "no such file"},
 		{h.dir, "another lockfs is mounted there"},
 	} {
-		_, err := mount(Config{MountPoint: test.mountPoint}, []*cell{{name: "ny1", session: (&fakeHost{cell: c}).session}})
+		_, err := Mount(Config{MountPoint: test.mountPoint, Cells: []Cell{{"ny1", c.client("b", 0)}}})
 		if err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("mount at %s: %v, want %q", test.mountPoint, err, test.says)
 		}
@@ -275,26 +308,23 @@ func TestMountPoint(t *testing.T) {
 // TestDeadMount kills a mount's daemon, a child process of the test, and mounts over what it left.
 func TestDeadMount(t *testing.T) {
 	needFUSE(t)
-	if os.Getenv("LOCKFS_TEST_DAEMON") != "" {
-		return
-	}
 	dir := t.TempDir()
-	daemon := exec.Command(os.Args[0], "-test.run=^TestDaemon$")
+	daemon := exec.Command(os.Args[0])
 	daemon.Env = append(os.Environ(), "LOCKFS_TEST_DAEMON="+dir)
 	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	until(t, "the daemon mounts", func() bool { mounted, _ := lockfsAt(dir); return mounted })
 	daemon.Process.Kill()
 	daemon.Wait()
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	until(t, "the mount is dead", func() bool { _, err := os.Stat(dir); return errors.Is(err, unix.ENOTCONN) })
-	s, err := mount(Config{MountPoint: dir}, []*cell{{name: "ny1", session: (&fakeHost{cell: newFakeCell()}).session}})
+	s, err := Mount(Config{MountPoint: dir, Cells: []Cell{{"ny1", newTestCell(t, lockfs.DefaultLease).client("a", 0)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "ny1")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "ny1/d")); err != nil {
 		t.Error(err)
 	}
 	mounts, _ := os.ReadFile("/proc/mounts")
@@ -306,14 +336,14 @@ func TestDeadMount(t *testing.T) {
 	}
 }
 
-// TestDaemon is not a test but the daemon that TestDeadMount kills.
-func TestDaemon(t *testing.T) {
-	dir := os.Getenv("LOCKFS_TEST_DAEMON")
-	if dir == "" {
-		t.Skip("it is started by TestDeadMount")
+// serveUntilKilled is the daemon that TestDeadMount kills. Its cell never answers.
+func serveUntilKilled(dir string) {
+	c, err := client.Open(client.Config{Cell: "ny1", Addresses: []string{"127.0.0.1:1"}})
+	if err == nil {
+		_, err = Mount(Config{MountPoint: dir, Cells: []Cell{{"ny1", c}}})
 	}
-	if _, err := mount(Config{MountPoint: dir}, []*cell{{name: "ny1", session: (&fakeHost{cell: newFakeCell()}).session}}); err != nil {
-		t.Fatal(err)
+	if err != nil {
+		panic(err)
 	}
 	select {}
 }

@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 		obey(os.Stdin, os.Stdout)
 		return
 	}
+	if dir := os.Getenv("LOCKFS_TEST_DAEMON"); dir != "" {
+		serveUntilKilled(dir)
+	}
 	os.Exit(m.Run())
 }
 

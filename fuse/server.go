@@ -43,6 +43,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,22 +86,12 @@ type Server struct {
 
 // Mount mounts and serves. It returns when the kernel answers from the mount, whether or not the
 // cells do. A dead mount at the mount point, left by a process that was killed, is replaced.
+//
+// Its process must not open files of the mount: a thread of Go's runtime would wait for an answer
+// that it is itself needed for, and not even kill -9 would end it.
 func Mount(cfg Config) (*Server, error) {
-	var cells []*cell
-	for _, c := range cfg.Cells {
-		cells = append(cells, &cell{name: c.Name, session: func(ctx context.Context) (session, error) {
-			s, err := c.Client.Session(ctx)
-			if err != nil {
-				return nil, err // and not a nil *client.Session, which is no nil session
-			}
-			return s, nil
-		}})
-	}
-	return mount(cfg, cells)
-}
-
-func mount(cfg Config, cells []*cell) (*Server, error) {
-	if err := cfg.complete(cells); err != nil {
+	cells, err := cfg.complete()
+	if err != nil {
 		return nil, err
 	}
 	if err := clearMountPoint(cfg.MountPoint, cfg.Clock); err != nil {
@@ -124,26 +115,24 @@ func mount(cfg Config, cells []*cell) (*Server, error) {
 	return s, nil
 }
 
-// complete checks the configuration and fills in defaults.
-func (cfg *Config) complete(cells []*cell) error {
-	if len(cells) == 0 || len(cells) > maxCells {
-		return fmt.Errorf("mount: %d cells, not from 1 to %d", len(cells), maxCells)
+// complete checks the configuration, fills in defaults, and returns the cells.
+func (cfg *Config) complete() ([]*cell, error) {
+	if len(cfg.Cells) == 0 || len(cfg.Cells) > maxCells {
+		return nil, fmt.Errorf("mount: %d cells, not from 1 to %d", len(cfg.Cells), maxCells)
 	}
-	names := make(map[string]bool)
-	for i, c := range cells {
-		root, err := lockfs.CellRoot(c.name)
+	var cells []*cell
+	for i, c := range cfg.Cells {
+		root, err := lockfs.CellRoot(c.Name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if names[c.name] {
-			return fmt.Errorf("mount: cell %s is named twice", c.name)
+		if slices.ContainsFunc(cells, func(other *cell) bool { return other.name == c.Name }) {
+			return nil, fmt.Errorf("mount: cell %s is named twice", c.Name)
 		}
-		names[c.name] = true
-		c.root, c.number = root, uint64(i)
-		c.mu.tenancies = make(map[uint64]*tenancy)
+		cells = append(cells, newCell(c, root, uint64(i)))
 	}
 	if cfg.LockDelay < 0 || cfg.LockDelay > lockfs.MaxLockDelay {
-		return fmt.Errorf("mount: lock-delay %v is not from 0 to %v", cfg.LockDelay, lockfs.MaxLockDelay)
+		return nil, fmt.Errorf("mount: lock-delay %v is not from 0 to %v", cfg.LockDelay, lockfs.MaxLockDelay)
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = defaultTimeout
@@ -154,7 +143,7 @@ func (cfg *Config) complete(cells []*cell) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return nil
+	return cells, nil
 }
 
 // options are those of the mount, each with its reason.
@@ -245,7 +234,7 @@ func (s *Server) endSessions(ctx context.Context) error {
 				s.fs.log.Warn("lock still held at the end", "sequencer", held.sequencer, "pid", held.pid, "command", held.command)
 				expired = append(expired, held.owner)
 			}
-			if err := t.Close(ctx, expired); err != nil {
+			if err := t.Close(ctx, expired); err != nil && !errors.Is(err, lockfs.ErrSession) {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, fmt.Errorf("end the session with cell %s: %w", t.cell.name, err))
