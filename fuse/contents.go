@@ -273,9 +273,16 @@ func (c *contents) returned() {
 	}
 }
 
-// lost says that what was taken will never be committed.
+// lost says that what was taken will never be committed, and with it goes what came after.
 func (c *contents) lost() {
 	c.sending = nil
+	c.discard()
+}
+
+// discard drops all edits that were not taken, and reports whether there were any.
+func (c *contents) discard() bool {
+	some := c.edits.dirty
 	c.edits = edits{}
 	c.writers, c.anyone, c.bare = nil, false, false
+	return some
 }

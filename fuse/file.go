@@ -93,7 +93,7 @@ func (f *file) write(ctx context.Context, offset int64, data []byte, atEnd bool,
 		}
 	}
 	if err != nil {
-		return err
+		return f.refuse(err)
 	}
 	f.mu.Lock()
 	now = now || f.mu.edits.full()
@@ -103,6 +103,17 @@ func (f *file) write(ctx context.Context, offset int64, data []byte, atEnd bool,
 	}
 	f.commitLater()
 	return nil
+}
+
+// refuse is why a write failed. What would be too large is refused whole: nobody shall see the part
+// that was written before, or the file cut for it.
+func (f *file) refuse(err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if errors.Is(err, lockfs.ErrTooLarge) && f.mu.failed == nil && f.mu.discard() {
+		f.mu.failed = err
+	}
+	return err
 }
 
 // truncate is ftruncate(2).
@@ -155,6 +166,17 @@ func (f *file) commitIf(ctx context.Context, ask func(*contents) bool) error {
 		return f.usable()
 	}
 	return f.commit(ctx)
+}
+
+// flush is a close by a process. A write that was refused for its size has said so.
+func (f *file) flush(ctx context.Context, owner uint64) error {
+	if f.when(func(c *contents) bool { return c.flush(owner) }) {
+		return f.commit(ctx)
+	}
+	if err := f.usable(); !errors.Is(err, lockfs.ErrTooLarge) {
+		return err
+	}
+	return nil
 }
 
 // commit sends all edits and waits until they are the cell's. If ctx ended, and the cell has not
@@ -260,8 +282,7 @@ func (f *file) release() {
 	f.mu.Lock()
 	owed, written := f.mu.owed(), f.mu.written()
 	if written {
-		f.mu.lost() // its close was interrupted, or the session is dead; the program was told
-		f.mu.failed = lockfs.ErrReleased
+		f.mu.discard() // its close was interrupted, or the session is dead; the program was told
 	}
 	f.mu.Unlock()
 	switch {

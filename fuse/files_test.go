@@ -210,8 +210,10 @@ func TestTooLargeAtWrite(t *testing.T) {
 	p.do("fill a 0 1", "1") // others have made room
 	p.do("close a", "")
 	a.expect("stat -c %s $D/f", "1\n")
-	a.fails("head -c 262145 /dev/zero > $D/f", 1)
-	a.expect("stat -c %s $D/f", "262144\n")
+	// It is refused whole, in one write or many, and what was there stays.
+	a.expect("echo kept > $D/f; head -c 262145 /dev/zero | cat 2>&1 > $D/f; cat $D/f", "cat: write error: File too large\nkept\n")
+	a.expect("dd if=/dev/zero of=$D/f bs=262145 count=1 status=none 2>/dev/null; cat $D/f", "kept\n")
+	a.expect("head -c 262144 /dev/zero | cat 2>&1 >> $D/f; cat $D/f", "cat: write error: File too large\nkept\n")
 }
 
 // TestEverydayTools is L064 and L066, as far as their programs are everywhere.

@@ -131,7 +131,7 @@ func (fs *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.S
 	}
 	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
-	err := f.commitIf(r, func(c *contents) bool { return c.flush(in.LockOwner) })
+	err := f.flush(r, in.LockOwner)
 	if f.when(func(c *contents) bool { return c.bare && !c.asked }) {
 		fs.late.expect(f)
 	}
