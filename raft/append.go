@@ -20,7 +20,7 @@ type write struct {
 }
 
 // An outcome goes back to the run goroutine: messages to be delivered now that what they speak of
-// is done, some of them to this replica's own raft machine.
+// is done, some of them to this replica's own raft.
 type outcome struct {
 	responses []*raftpb.Message
 	appends   int // how many writes with entries this was
@@ -148,7 +148,7 @@ func (b *batch) add(m *raftpb.Message) {
 		return
 	}
 	b.appends++
-	// Entries replace those of the same and of higher indexes. The slices are the machine's own:
+	// Entries replace those of the same and of higher indexes. The slices are raft's own:
 	// the third index makes append copy.
 	keep := 0
 	for keep < len(b.entries) && b.entries[keep].GetIndex() < m.GetEntries()[0].GetIndex() {

@@ -158,7 +158,7 @@ func (a *applier) finish() error {
 	return a.r.storage.Mark(mark)
 }
 
-// restore makes the machine's state that of a snapshot which the raft machine has accepted.
+// restore makes the machine's state that of a snapshot which raft has accepted.
 func (a *applier) restore(s received, done chan<- struct{}) error {
 	defer s.spool.Close()
 	meta := s.message.GetSnapshot().GetMetadata()
@@ -184,10 +184,10 @@ func (a *applier) restore(s received, done chan<- struct{}) error {
 	return nil
 }
 
-// errNoCheckpoint is why no snapshot can be sent; the raft machine asks again.
+// errNoCheckpoint is why no snapshot can be sent; raft asks again.
 var errNoCheckpoint = errors.New("the checkpoint is not where the log says")
 
-// openSnapshot opens the last checkpoint for a peer. It may be newer than the raft machine knew
+// openSnapshot opens the last checkpoint for a peer. It may be newer than raft knew
 // when it asked for it in m, and is sent as what it is.
 func (a *applier) openSnapshot(m *raftpb.Message) (outgoing, error) {
 	snapshot, err := a.r.cfg.Machine.Snapshot()

@@ -8,11 +8,21 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// A brokenInvariant is what the raft machine panics with: it met what cannot be. The run
-// goroutine makes it the error by which the replica ends.
+// A brokenInvariant is what raft panics with: it met what cannot be.
 type brokenInvariant string
 
-// An etcdLogger lets the raft machine log. What it calls news (each vote, each change of role) is
+// catchBrokenInvariant, deferred, makes an error of such a panic.
+func catchBrokenInvariant(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case brokenInvariant:
+		*err = fmt.Errorf("raft met what cannot be: %s", string(p))
+	default:
+		panic(p)
+	}
+}
+
+// An etcdLogger lets raft log. What it calls news (each vote, each change of role) is
 // detail here: the replica itself tells who leads.
 type etcdLogger struct{ to *slog.Logger }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -196,6 +198,31 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 		}
 		c.net.set(leader.Name, other.Name, false)
 		c.until("it is heard again", before.active)
+	})
+}
+
+// Of a connection on which nothing arrives any more TCP itself would say so after many minutes.
+func TestTCPGivesUpEarly(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w := wire{dial: func(ctx context.Context, address string) (net.Conn, error) { return net.Dial("tcp", address) }}
+	conn, err := w.open(t.Context(), l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.cut()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		ms, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		if err != nil || ms != 2000 {
+			t.Errorf("it gives up after %d ms, %v", ms, err)
+		}
 	})
 }
 

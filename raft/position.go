@@ -50,7 +50,7 @@ func parsePosition(b []byte) (position, error) {
 // confState returns the configuration, of nobody if there is none yet.
 func (p position) confState() *raftpb.ConfState { return raftpb.EnsureConfState(p.conf) }
 
-// metadata returns the position as the raft machine speaks of it.
+// metadata returns the position as raft speaks of it.
 func (p position) metadata() *raftpb.SnapshotMetadata {
 	return &raftpb.SnapshotMetadata{Index: new(p.index), Term: new(p.term), ConfState: p.confState()}
 }

@@ -6,7 +6,7 @@ import "sync"
 // off.
 type queue[T any] struct {
 	// max is how many items may wait; when more come the oldest are dropped. 0 is no bound, for
-	// what the raft machine itself bounds: see machineConfig and stalled.
+	// what raft itself bounds: see raftConfig and stalled.
 	max int
 	mu  struct {
 		sync.Mutex

@@ -1,9 +1,41 @@
 // Package raft keeps one log on several replicas: what a majority has written is never lost, and
 // every replica feeds the same entries in the same order to its Machine.
 //
-// It is a shell around go.etcd.io/raft/v3, which decides everything and does nothing; here are the
-// goroutines, the disk and the network that it needs. What the proposals say, and what the Machine
-// makes of them, it does not know.
+// It is a shell around go.etcd.io/raft/v3 (in the comments here: raft), which decides everything
+// and does nothing; here are the goroutines, the disk and the network that it needs. What the
+// proposals say, and what the Machine makes of them, it does not know.
+//
+// # What a caller does
+//
+//  1. It loads its Machine from the last checkpoint, which has a position in it, and gives that to
+//     Start with a Storage. From there the log is replayed. A new cell starts with the same list of
+//     members on every replica.
+//  2. It registers the replica on the server that the other members dial.
+//  3. When Machine.Leadership says that this replica leads in a term, it proposes in that term.
+//     A proposal is done when Apply gets it; if leadership is lost before, it may or may not be
+//     done, and only the log will tell.
+//  4. For an answer that is not out of date it asks ReadIndex after the question came, and waits
+//     until Apply has come to that index.
+//  5. It stops when Done is closed, for the reason that Err gives. Only a new start helps.
+//
+// # What becomes durable, and when
+//
+// A proposal is one of those in an entry: all that wait become one. An entry goes to the disk here
+// and to the others at the same time; votes and acknowledgements leave only after what they speak
+// of is durable, and no entry is applied before it is durable here.
+//
+// Now and then, and at a Stop in order, the Machine makes a checkpoint. When it is durable the log
+// is told so by a mark, and what is before the mark goes, but for a tail, which spares members that
+// were away for a short while a whole snapshot, and what a snapshot under way will need. So after a
+// crash the Machine can be ahead of the last mark, but never before the beginning of the log.
+//
+// # What can go wrong
+//
+// A disk that reports an error ends the replica: nobody knows what it has. A disk that hangs makes
+// it silent, so that the others elect one of them. A log with a hole, of another member, or shorter
+// than what this member acknowledged is refused; then the way back is to be removed and added anew.
+// A leader that was cut off or frozen steps down within an election timeout of running again, and
+// never confirms a read meanwhile.
 package raft
 
 import (
@@ -109,5 +141,5 @@ type MemberStatus struct {
 	Member
 	Learner bool
 	Match   uint64 // the log of the member is known to agree with the leader's up to here
-	Active  bool   // it was heard from within an election timeout
+	Active  bool   // it was heard from within an election timeout; followers hear from the leader only
 }

@@ -72,7 +72,7 @@ type readRound struct {
 }
 
 // beginRead starts a round if there is reason and none is under way. Before an entry of this term
-// is committed the machine cannot know what was committed before it: the calls wait for that.
+// is committed raft cannot know what was committed before it: the calls wait for that.
 func (r *Replica) beginRead() {
 	if len(r.round.waiting) > 0 || !r.leadership.Leading || r.committedTerm != r.leadership.Term {
 		return

@@ -18,7 +18,7 @@ import (
 
 type progress = tracker.Progress
 
-// A Replica is one member of a cell. Its run goroutine owns the raft machine and all that hangs on
+// A Replica is one member of a cell. Its run goroutine owns raft and all that hangs on
 // it. Two others work for it: one writes to the storage, one calls the Machine. Besides there is a
 // goroutine for each other member, and one for a checkpoint or a snapshot on its way.
 type Replica struct {
@@ -46,13 +46,13 @@ type Replica struct {
 	// Owned by the run goroutine.
 	node          *etcdraft.RawNode
 	conf          *raftpb.ConfState
-	ticked        clock.Instant // up to when the machine knows that time has passed
+	ticked        clock.Instant // up to when raft knows that time has passed
 	leadership    Leadership    // as told
 	committedTerm uint64        // of the last entry that was handed to the applier
-	held          []byte        // an entry that the machine did not want yet
+	held          []byte        // an entry that raft did not want yet
 	appending     int           // writes with entries on their way to the disk
 	round         readRound
-	incoming      []received        // snapshots that the machine may accept
+	incoming      []received        // snapshots that raft may accept
 	accepted      []Spool           // of those that it did, which the applier may not get to
 	pins          map[uint64]uint64 // by member: the index of the snapshot under way to it
 	transfers     []chan error      // who waits for leadership to be handed over
@@ -70,7 +70,7 @@ func Start(cfg Config) (*Replica, error) {
 	}
 	r := newReplica(cfg, at)
 	if err := r.boot(at.index); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("raft: start member %d: %w", cfg.ID, err)
 	}
 	r.setMembers(at.members)
 	go r.main()
@@ -90,18 +90,10 @@ func newReplica(cfg Config, at position) *Replica {
 	return r
 }
 
-// boot makes the raft machine. What it panics with says what is wrong with the log.
+// boot makes the RawNode. What raft panics with says what is wrong with the log.
 func (r *Replica) boot(applied uint64) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case brokenInvariant:
-			err = fmt.Errorf("raft: start member %d: %s", r.cfg.ID, string(p))
-		default:
-			panic(p)
-		}
-	}()
-	r.node, err = etcdraft.NewRawNode(r.machineConfig(applied))
+	defer catchBrokenInvariant(&err)
+	r.node, err = etcdraft.NewRawNode(r.raftConfig(applied))
 	return err
 }
 
@@ -111,7 +103,7 @@ func (r *Replica) main() {
 	var workers sync.WaitGroup
 	workers.Go(r.appender.run)
 	workers.Go(r.applier.run)
-	r.run()
+	r.end(r.run())
 	r.proposals.lead(0)
 	r.reads.lead(false)
 	answerAll(r.round.waiting, readAnswer{err: ErrStopped})

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
 )
 
 func TestOneLeaderAndOneOrder(t *testing.T) {
@@ -445,6 +447,24 @@ func TestMachineErrorStopsTheReplica(t *testing.T) {
 		}
 		if h.machine.saves != 0 {
 			t.Error("it made a checkpoint all the same")
+		}
+	})
+}
+
+// What raft panics with ends the replica, and not the process.
+func TestBrokenInvariantStopsTheReplica(t *testing.T) {
+	inCell(t, 3, nil, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		c.propose(leader, "a")
+		c.agree(1)
+		follower := c.hosts[leader.ID%3]
+		// The leader never says that more is committed than the follower has acknowledged.
+		absurd := &raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: new(leader.ID), To: new(follower.ID),
+			Term: new(leader.replica.Status().Term), Commit: new(uint64(1000))}
+		follower.replica.call(func() { follower.replica.node.Step(absurd) })
+		<-follower.replica.Done()
+		if err := follower.replica.Err(); err == nil || !strings.Contains(err.Error(), "raft met what cannot be") {
+			t.Errorf("it ended with %v", err)
 		}
 	})
 }

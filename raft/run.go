@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Times in ticks, and limits of the raft machine.
+// Times in ticks, and limits.
 const (
 	heartbeatTicks = 2
 	electionTicks  = 10
@@ -24,9 +24,11 @@ const (
 	pipeline = 2
 	// stepsAtOnce is how many messages are taken in before it is seen what follows from them.
 	stepsAtOnce = 64
+	// incomingMax is how many snapshots may have arrived that raft did not decide about.
+	incomingMax = 4
 )
 
-func (r *Replica) machineConfig(applied uint64) *etcdraft.Config {
+func (r *Replica) raftConfig(applied uint64) *etcdraft.Config {
 	return &etcdraft.Config{
 		ID:                        r.cfg.ID,
 		ElectionTick:              electionTicks,
@@ -48,19 +50,19 @@ func (r *Replica) machineConfig(applied uint64) *etcdraft.Config {
 	}
 }
 
-// run owns the raft machine. It never waits for a disk, the network or the Machine.
-func (r *Replica) run() {
-	defer r.endOnBrokenInvariant()
+// run owns raft. It never waits for a disk, the network or the Machine. It returns why the replica
+// is to end, or nil when that has begun already.
+func (r *Replica) run() (err error) {
+	defer catchBrokenInvariant(&err)
 	timer := r.cfg.Clock.NewTimer(r.cfg.Tick)
 	defer timer.Stop()
 	for {
 		if err := r.settle(); err != nil {
-			r.end(err)
-			return
+			return err
 		}
 		select {
 		case <-r.stop:
-			return
+			return nil
 		case <-timer.C():
 			r.ticks()
 			timer.Reset(r.cfg.Tick)
@@ -76,18 +78,8 @@ func (r *Replica) run() {
 	}
 }
 
-func (r *Replica) endOnBrokenInvariant() {
-	switch p := recover().(type) {
-	case nil:
-	case brokenInvariant:
-		r.end(fmt.Errorf("raft: broken invariant: %s", string(p)))
-	default:
-		panic(p)
-	}
-}
-
-// ticks tells the machine that time has passed. Of a time in which this process was frozen it is
-// told little: first it is to hear what the others said meanwhile.
+// ticks tells raft that time has passed. Of a time in which this process was frozen it is told
+// little: first it is to hear what the others said meanwhile.
 func (r *Replica) ticks() {
 	now := r.cfg.Clock.Now()
 	due := int(now.Sub(r.ticked) / r.cfg.Tick)
@@ -142,6 +134,10 @@ func (r *Replica) steps(m received) {
 
 func (r *Replica) step(m received) {
 	if m.spool != nil {
+		if len(r.incoming) >= incomingMax {
+			m.spool.Close()
+			return
+		}
 		r.incoming = append(r.incoming, m)
 	}
 	if r.lostLog(m.message) {
@@ -241,7 +237,7 @@ func (r *Replica) submit() error {
 	return err
 }
 
-// process hands out what the machine wants done.
+// process hands out what raft wants done.
 func (r *Replica) process(ready etcdraft.Ready) error {
 	for _, m := range ready.Messages {
 		switch m.GetTo() {
@@ -257,7 +253,7 @@ func (r *Replica) process(ready etcdraft.Ready) error {
 			r.send(m)
 		}
 	}
-	r.dropIncoming() // one that the machine wanted was taken by append
+	r.dropIncoming() // one that raft wanted was taken by append
 	r.endRead(ready.ReadStates)
 	return nil
 }
@@ -278,13 +274,13 @@ func (r *Replica) append(m *raftpb.Message) error {
 	return nil
 }
 
-// restore has the snapshot restored that the machine has just accepted.
+// restore has the snapshot restored that raft has just accepted.
 func (r *Replica) restore(s *raftpb.Snapshot, done chan<- struct{}) error {
 	i := slices.IndexFunc(r.incoming, func(m received) bool {
 		return m.message.GetSnapshot().GetMetadata().GetIndex() == s.GetMetadata().GetIndex()
 	})
 	if i < 0 {
-		return fmt.Errorf("raft: the machine accepted a snapshot at entry %d that nobody sent", s.GetMetadata().GetIndex())
+		return fmt.Errorf("raft: it accepted a snapshot at entry %d that nobody sent", s.GetMetadata().GetIndex())
 	}
 	from := r.incoming[i]
 	r.incoming = slices.Delete(r.incoming, i, i+1)
@@ -299,7 +295,7 @@ func (r *Replica) restore(s *raftpb.Snapshot, done chan<- struct{}) error {
 	return nil
 }
 
-// dropIncoming gives up the snapshots that the machine had no use for.
+// dropIncoming gives up the snapshots that raft had no use for.
 func (r *Replica) dropIncoming() {
 	for _, m := range r.incoming {
 		m.spool.Close()
@@ -307,8 +303,8 @@ func (r *Replica) dropIncoming() {
 	r.incoming = nil
 }
 
-// apply hands committed entries over. A change of the configuration is in force from here on; the
-// machine allows no other one before all up to it is applied.
+// apply hands committed entries over. A change of the configuration is in force from here on; raft
+// allows no other one before all up to it is applied.
 func (r *Replica) apply(m *raftpb.Message) error {
 	c := committed{entries: m.GetEntries(), responses: m.GetResponses(), changes: make(map[uint64]configuration)}
 	for _, entry := range c.entries {

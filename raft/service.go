@@ -31,7 +31,7 @@ type received struct {
 }
 
 // expected are the types of message that members send each other; no other gets in. Proposals and
-// reads are never forwarded, and what the machine sends to itself is nobody else's to send.
+// reads are never forwarded, and what raft sends to itself is nobody else's to send.
 var expected = map[raftpb.MessageType]bool{
 	raftpb.MsgApp: true, raftpb.MsgAppResp: true,
 	raftpb.MsgVote: true, raftpb.MsgVoteResp: true,
@@ -140,8 +140,8 @@ func (s service) Snapshot(stream grpc.ClientStreamingServer[raftrpc.SnapshotFram
 	if err != nil {
 		return err
 	}
-	if m.GetType() != raftpb.MsgSnap {
-		return status.Errorf(codes.InvalidArgument, "a snapshot must begin with %v, not with %v", raftpb.MsgSnap, m.GetType())
+	if err := checkSnapshot(m); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	spool, err := s.r.receive(stream)
 	if err != nil {
@@ -151,6 +151,23 @@ func (s service) Snapshot(stream grpc.ClientStreamingServer[raftrpc.SnapshotFram
 		return errors.Join(err, spool.Close())
 	}
 	return stream.SendAndClose(&raftrpc.PeerDone{})
+}
+
+// checkSnapshot keeps out what would stop this replica later: raft must be told of the very place
+// in the log at which the state stands.
+func checkSnapshot(m *raftpb.Message) error {
+	if m.GetType() != raftpb.MsgSnap {
+		return fmt.Errorf("a snapshot must begin with %v, not with %v", raftpb.MsgSnap, m.GetType())
+	}
+	at, err := parsePosition(m.GetSnapshot().GetData())
+	if err != nil {
+		return err
+	}
+	if meta := m.GetSnapshot().GetMetadata(); at.index == 0 || at.index != meta.GetIndex() || at.term != meta.GetTerm() ||
+		at.confState().Equivalent(raftpb.EnsureConfState(meta.GetConfState())) != nil {
+		return fmt.Errorf("a snapshot at entry %d is said to be at entry %d", at.index, meta.GetIndex())
+	}
+	return nil
 }
 
 // receive stores the state that a snapshot consists of.

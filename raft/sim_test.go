@@ -15,7 +15,7 @@ import (
 
 var (
 	simSeed  = flag.Uint64("seed", 1, "first seed of TestSim")
-	simSeeds = flag.Uint64("seeds", 15, "how many seeds TestSim tries")
+	simSeeds = flag.Uint64("seeds", 8, "how many seeds TestSim tries")
 )
 
 // A ledger knows what must be true of a cell whatever happens to it.

@@ -45,7 +45,7 @@ func (r *Replica) sendSnapshot(m *raftpb.Message) {
 	})
 }
 
-// snapshotEnded tells the raft machine how it went: it tries again, or goes on with the log.
+// snapshotEnded tells raft how it went: it tries again, or goes on with the log.
 func (r *Replica) snapshotEnded(p *peer, err error) {
 	how, trouble := etcdraft.SnapshotFinish, ""
 	if err != nil {

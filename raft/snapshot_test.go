@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
 )
 
 // short makes checkpoints often and keeps little of the log before them.
@@ -212,6 +214,36 @@ func TestSnapshotBreaksOff(t *testing.T) {
 			t.Errorf("%d of 2 breaks were not met", left)
 		}
 	})
+}
+
+// Who sends a snapshot that would stop the receiver later is refused at once.
+func TestCheckSnapshot(t *testing.T) {
+	at := position{index: 9, term: 3, conf: &raftpb.ConfState{Voters: []uint64{1, 2}}}
+	data, err := at.marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap := func(index, term uint64, data []byte, voters ...uint64) *raftpb.Message {
+		return &raftpb.Message{Type: raftpb.MsgSnap.Enum(), Snapshot: &raftpb.Snapshot{Data: data, Metadata: &raftpb.SnapshotMetadata{
+			Index: new(index), Term: new(term), ConfState: &raftpb.ConfState{Voters: voters}}}}
+	}
+	for name, test := range map[string]struct {
+		m    *raftpb.Message
+		good bool
+	}{
+		"as it is":       {snap(9, 3, data, 1, 2), true},
+		"another index":  {snap(8, 3, data, 1, 2), false},
+		"another term":   {snap(9, 4, data, 1, 2), false},
+		"other voters":   {snap(9, 3, data, 1), false},
+		"no position":    {snap(9, 3, nil, 1, 2), false},
+		"noise":          {snap(9, 3, []byte{0xff}, 1, 2), false},
+		"nothing at all": {&raftpb.Message{Type: raftpb.MsgSnap.Enum()}, false},
+		"another kind":   {&raftpb.Message{Type: raftpb.MsgApp.Enum()}, false},
+	} {
+		if err := checkSnapshot(test.m); (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // breaking is a snapshot that fails half way.

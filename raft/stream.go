@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
@@ -24,6 +25,8 @@ const (
 
 	// connectTime is how long the network may take to answer a connection at all.
 	connectTime = time.Second
+	// arrivalTime is how long it may take until what was sent has arrived.
+	arrivalTime = 2 * time.Second
 )
 
 // accepted is the header by which a peer says that it takes what follows the greeting.
@@ -74,10 +77,27 @@ type wire struct {
 
 func (w *wire) open(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := w.dial(ctx, address)
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		err = errors.Join(err, giveUpEarly(tcp))
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.conn, w.mu.err = conn, err
 	return conn, err
+}
+
+// giveUpEarly makes a connection fail when nothing of what was sent arrives any more. By itself TCP
+// tries for a quarter of an hour, and after a cut as long again as that took.
+func giveUpEarly(conn *net.TCPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(arrivalTime.Milliseconds()))
+	})
+	return errors.Join(err, failed)
 }
 
 // cut ends the connection at once. Closing it, gRPC would say goodbye first, and wait for seconds

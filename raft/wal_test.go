@@ -170,7 +170,7 @@ func TestWALDamagedAnywhere(t *testing.T) {
 		if i == len(segmentPaths(t, whole))-1 {
 			end = offsets[len(offsets)-3] // of the last two records nobody can say whether they were ever whole
 		}
-		for at := int64(0); at < end; at += 7 {
+		for at := int64(0); at < end; at += 11 {
 			for _, flip := range []byte{0xff, 0x01} {
 				copyLog(t, whole, bad)
 				flipByte(t, filepath.Join(bad, filepath.Base(path)), at, flip)

@@ -155,17 +155,22 @@ func (s *survey) mark(m *walpb.Snapshot) {
 // tornEnd looks at what follows the last good record, at offset, in the last segment. After a
 // crash that is part of what was being written, and then zeros. The error says that it is more.
 func tornEnd(f *os.File, offset int64) error {
-	rest, err := io.ReadAll(io.NewSectionReader(f, offset, 1<<40))
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	if len(rest) >= frameBytes && len(bytes.Trim(rest[frameBytes:], "\x00")) > 0 {
+	rest := make([]byte, info.Size()-offset)
+	if _, err := f.ReadAt(rest, offset); err != nil {
+		return err
+	}
+	written := len(bytes.TrimRight(rest, "\x00"))
+	if written > frameBytes {
 		// With something after them, the first eight bytes are whole: they never cross a sector.
 		if head := binary.LittleEndian.Uint64(rest); head != 0 && !frame(head).wellFormed() {
 			return fmt.Errorf("at byte %d: the length of a record is damaged", offset)
 		}
 	}
-	if at, ok := findRecords(rest); ok {
+	if at, ok := findRecords(rest, written); ok {
 		return fmt.Errorf("at byte %d: a record is damaged, and good ones follow it at byte %d", offset, offset+int64(at))
 	}
 	return nil
@@ -195,11 +200,11 @@ func (f frame) wellFormed() bool {
 		(high == 0 || high&^7 == 0x80 && padding > 0)
 }
 
-// findRecords looks for two good records one after the other, anywhere in b. The checksum of a
-// record runs over all before it, so that of the second can be told from that of the first, even
-// where those before are lost.
-func findRecords(b []byte) (at int, ok bool) {
-	for at = 0; at+frameBytes <= len(b); at += 8 {
+// findRecords looks for two good records one after the other that begin in the first limit bytes
+// of b. The checksum of a record runs over all before it, so that of the second can be told from
+// that of the first, even where those before are lost.
+func findRecords(b []byte, limit int) (at int, ok bool) {
+	for at = 0; at < limit; at += 8 {
 		first, n := parseRecord(b[at:])
 		if first == nil {
 			continue
