@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -56,6 +57,43 @@ func TestStartRefuses(t *testing.T) {
 				_, err := Start(c.config(c.hosts[0]))
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("got %v, want %s", err, test.want)
+				}
+			})
+		})
+	}
+}
+
+// What a crash can leave on the disk of a member that has a checkpoint at entry 20.
+func TestStartAfterACrash(t *testing.T) {
+	for name, leave := range map[string]func(Storage) error{
+		"the log ends before the checkpoint": func(s Storage) error {
+			return s.Append(hardState(2, 0, 3), entries(1, 3, 2))
+		},
+		"it was told of the checkpoint, but not that all up to it is committed": func(s Storage) error {
+			return errors.Join(s.Append(hardState(2, 0, 3), entries(1, 3, 2)), s.Mark(markAt(20, 3)))
+		},
+		"it has the entries, but not that they are committed": func(s Storage) error {
+			list := entries(1, 22, 3)
+			for _, e := range list {
+				e.Data = nil // as a new leader's first entry
+			}
+			return s.Append(hardState(3, 1, 17), list)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := layCell(t, 1, 1, nil)
+				defer c.stop()
+				h := c.hosts[0]
+				if err := leave(h.disk.Open()); err != nil {
+					t.Fatal(err)
+				}
+				h.machine = newRecorder(t, image{At: somePosition(t, 20, 3), Applied: []string{"before"}, Index: 20})
+				c.ready = func(h *host) { h.machine.index = 20 }
+				c.start(h)
+				c.propose(c.leader(), "after")
+				if s := h.replica.Status(); s.Term < 4 || s.Committed < 22 {
+					t.Errorf("it went on with %+v", s)
 				}
 			})
 		})

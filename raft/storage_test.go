@@ -138,8 +138,9 @@ func TestStorageStory(t *testing.T) {
 			if err := s.Compact(99); err == nil {
 				t.Fatal("entries beyond the end were dropped")
 			}
-			must(s.Append(hardState(5, 0, 20), nil))
 			must(s.Mark(markAt(20, 5))) // a snapshot from elsewhere: the log is replaced
+			again()
+			must(s.Append(hardState(5, 0, 20), nil))
 			if c := read(t, s); c.First != 21 || c.Before != 5 || len(c.Entries) != 0 {
 				t.Fatalf("after a mark beyond the log it is %+v", c)
 			}

@@ -37,11 +37,12 @@ type survey struct {
 	terms []uint64
 }
 
-// start returns the mark from which to read the log: one of an entry that is committed, and, as
-// the package wal wants it, not before the index that the first segment is named by.
+// start returns the mark from which to read the log, the oldest, but, as the package wal wants it,
+// not before the index that the first segment is named by. The mark of a snapshot that was just
+// restored can be ahead of the commit index: Start sees to that.
 func (s *survey) start() (*walpb.Snapshot, error) {
 	for _, mark := range s.marks {
-		if mark.GetIndex() <= s.state.GetCommit() && mark.GetIndex() >= s.first {
+		if mark.GetIndex() >= s.first {
 			return mark, nil
 		}
 	}
