@@ -103,10 +103,8 @@ func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out 
 	}
 	r := fs.begin(cancel, &in.InHeader, briefly)
 	defer r.end()
-	if in.Flags()&gofuse.FUSE_GETATTR_FH != 0 {
-		if f := fs.file(in.Fh()); f != nil {
-			return fs.answer(r, "stat", n.path, fs.statFile(r, f, out))
-		}
+	if f := fs.fileOf(in); f != nil {
+		return fs.answer(r, "stat", n.path, fs.statFile(r, f, out))
 	}
 	st, err := fs.stat(r, n)
 	if err == nil {
@@ -122,7 +120,25 @@ func (fs *fileSystem) stat(ctx context.Context, n node) (lockfs.Stat, error) {
 	return st, gone(err)
 }
 
-// statFile answers for an open file, whose own edits count: the kernel looks for the end.
+// fileOf returns the open file that a GETATTR is for, if any. The kernel names it where it looks
+// for the end itself; in an fstat(2) it does not, so there it is one that the calling process has
+// written to and not committed.
+func (fs *fileSystem) fileOf(in *gofuse.GetAttrIn) *file {
+	if in.Flags()&gofuse.FUSE_GETATTR_FH != 0 {
+		return fs.open.get(in.Fh())
+	}
+	for _, f := range fs.open.of(in.NodeId) {
+		f.mu.Lock()
+		thread, written := f.mu.thread, f.mu.written()
+		f.mu.Unlock()
+		if written && sameProcess(thread, in.Pid) {
+			return f
+		}
+	}
+	return nil
+}
+
+// statFile answers for an open file, whose own edits count.
 func (fs *fileSystem) statFile(ctx context.Context, f *file, out *gofuse.AttrOut) error {
 	if err := f.usable(); err != nil {
 		return err
@@ -192,7 +208,7 @@ func (fs *fileSystem) asCreated(in *gofuse.SetAttrIn, n node) bool {
 	if !ok || in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0 {
 		return false
 	}
-	return slices.ContainsFunc(fs.filesOf(n.id()), func(f *file) bool { return f.created && f.perm == mode })
+	return slices.ContainsFunc(fs.open.of(n.id()), func(f *file) bool { return f.created && f.perm == mode })
 }
 
 // truncate is ftruncate(2), an edit of its open file, or truncate(2), which is committed at once.
@@ -204,14 +220,14 @@ func (fs *fileSystem) truncate(ctx context.Context, n node, st lockfs.Stat, in *
 	if !ok {
 		return fs.edit(ctx, n, client.Change{Kind: client.Truncate, Offset: size})
 	}
-	f := fs.file(handle)
+	f := fs.open.get(handle)
 	if f == nil {
 		return st, syscall.EBADF
 	}
 	if err := f.usable(); err != nil {
 		return st, err
 	}
-	err := f.truncate(size, writer{owner: in.LockOwner, known: in.Valid&gofuse.FATTR_LOCKOWNER != 0})
+	err := f.truncate(size, writer{owner: in.LockOwner, known: in.Valid&gofuse.FATTR_LOCKOWNER != 0, thread: in.Pid})
 	st.Size = size
 	return st, err
 }

@@ -144,8 +144,9 @@ func (c *contents) length(size int64) int64 {
 
 // writer is who wrote: a process, by the owner of its locks, where the kernel says it.
 type writer struct {
-	owner uint64
-	known bool
+	owner  uint64
+	known  bool
+	thread uint32 // serves stat alone
 }
 
 // write adds data at offset, or at the end. It fails with lockfs.ErrTooLarge where the file would
@@ -269,7 +270,7 @@ func (c *contents) returned() {
 	c.bare = b.bare && len(c.writers) == 0 && !c.anyone
 	c.anyone = c.anyone || b.anyone
 	for owner := range b.writers {
-		c.wrote(writer{owner, true})
+		c.wrote(writer{owner: owner, known: true})
 	}
 }
 

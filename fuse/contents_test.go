@@ -47,7 +47,7 @@ func opened(cut bool) (*contents, *oneFile) {
 
 func (c *contents) mustWrite(t *testing.T, offset int64, data string, atEnd bool) {
 	t.Helper()
-	if err := c.write(offset, []byte(data), atEnd, writer{1, true}); err != nil {
+	if err := c.write(offset, []byte(data), atEnd, writer{owner: 1, known: true}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -178,12 +178,12 @@ func TestCommits(t *testing.T) {
 		}, true, "other\nb\n"},
 		{"read, cut, written: the last writer wins", false, func(t *testing.T, c *contents, f *oneFile) {
 			f.read(c, 0, 9)
-			c.truncate(0, writer{1, true})
+			c.truncate(0, writer{owner: 1, known: true})
 			c.mustWrite(t, 0, "new", false)
 			f.set("HELLO")
 		}, true, "new"},
 		{"a file made shorter, unread", false, func(t *testing.T, c *contents, f *oneFile) {
-			c.truncate(2, writer{1, true})
+			c.truncate(2, writer{owner: 1, known: true})
 			f.set("HELLO")
 		}, true, "HE"},
 	} {
@@ -227,7 +227,7 @@ func TestFlush(t *testing.T) {
 			for i, e := range test.events {
 				switch {
 				case e.write != 0:
-					c.write(0, []byte("x"), false, writer{e.write, true})
+					c.write(0, []byte("x"), false, writer{owner: e.write, known: true})
 				case e.ask:
 					c.asked = true
 				default:

@@ -27,19 +27,13 @@ func (fs *fileSystem) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.
 		fs.log.Warn("flock(1) on a directory refused: it would lock on this host alone", "pid", in.Pid)
 		return gofuse.EISDIR
 	}
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	fs.mu.handles++
-	fs.mu.dirs[fs.mu.handles] = &dir{}
-	*out = gofuse.OpenOut{Fh: fs.mu.handles}
+	*out = gofuse.OpenOut{Fh: fs.open.addDir(&dir{})}
 	return gofuse.OK
 }
 
 // ReadDir lists, from a place in the listing on.
 func (fs *fileSystem) ReadDir(cancel <-chan struct{}, in *gofuse.ReadIn, out *gofuse.DirEntryList) gofuse.Status {
-	fs.mu.Lock()
-	d := fs.mu.dirs[in.Fh]
-	fs.mu.Unlock()
+	d := fs.open.dir(in.Fh)
 	if d == nil {
 		return gofuse.EBADF
 	}
@@ -116,9 +110,7 @@ func dots(self uint64) []gofuse.DirEntry {
 
 // ReleaseDir is the end of an open directory.
 func (fs *fileSystem) ReleaseDir(in *gofuse.ReleaseIn) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	delete(fs.mu.dirs, in.Fh)
+	fs.open.removeDir(in.Fh)
 }
 
 // FsyncDir has nothing to do: names are committed at once.

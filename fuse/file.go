@@ -24,7 +24,6 @@ const (
 type file struct {
 	fs *fileSystem
 	*tenancy
-	handle   uint64
 	path     lockfs.Path
 	instance uint64
 	created  bool   // its open made the node,
@@ -38,6 +37,7 @@ type file struct {
 		failed      error         // why a commit failed; the open file is dead since
 		first, last clock.Instant // uncommitted writes
 		watched     bool          // commitWhenQuiet is under way
+		thread      uint32        // that wrote last
 	}
 }
 
@@ -85,11 +85,11 @@ func gone(err error) error {
 
 // write adds to the edits, and commits them where the caller wants that, or there are too many.
 func (f *file) write(ctx context.Context, offset int64, data []byte, atEnd bool, by writer, now bool) error {
-	err := f.add(func(c *contents) error { return c.write(offset, data, atEnd, by) })
+	err := f.add(by, func(c *contents) error { return c.write(offset, data, atEnd, by) })
 	if atEnd && errors.Is(err, lockfs.ErrTooLarge) {
 		// By the size last heard of; others may have made room.
 		if err = f.hearSize(ctx); err == nil {
-			err = f.add(func(c *contents) error { return c.write(offset, data, atEnd, by) })
+			err = f.add(by, func(c *contents) error { return c.write(offset, data, atEnd, by) })
 		}
 	}
 	if err != nil {
@@ -118,7 +118,7 @@ func (f *file) refuse(err error) error {
 
 // truncate is ftruncate(2).
 func (f *file) truncate(size int64, by writer) error {
-	err := f.add(func(c *contents) error { return c.truncate(size, by) })
+	err := f.add(by, func(c *contents) error { return c.truncate(size, by) })
 	if err == nil {
 		f.commitLater()
 	}
@@ -126,7 +126,7 @@ func (f *file) truncate(size int64, by writer) error {
 }
 
 // add makes an edit.
-func (f *file) add(edit func(*contents) error) error {
+func (f *file) add(by writer, edit func(*contents) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.failed != nil {
@@ -135,6 +135,7 @@ func (f *file) add(edit func(*contents) error) error {
 	if err := edit(&f.mu.contents); err != nil {
 		return err
 	}
+	f.mu.thread = by.thread
 	f.mu.last = f.fs.clock.Now()
 	if f.mu.first == 0 {
 		f.mu.first = f.mu.last

@@ -152,6 +152,8 @@ func TestReadYourOwnEdits(t *testing.T) {
 	p.do("truncate f 4", "")
 	p.do("pwrite f 0 HE", "")
 	p.do("pread f 0 9", "HEll")
+	p.do("stat f", "size 4")
+	a.expect("stat -c %s $D/f", "0\n")
 	b.expect("cat $D/f", "")
 	p.do("fsync f", "")
 	b.expect("cat $D/f", "HEll")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,17 +29,11 @@ type fileSystem struct {
 	mounted   time.Time
 
 	nodes      *nodeTable
+	open       *openFiles
 	late       *lateCuts
 	delays     *lockDelays
 	background *background
 	closing    atomic.Bool // no new session
-
-	mu struct {
-		sync.Mutex
-		handles uint64 // given so far; none is given twice
-		files   map[uint64]*file
-		dirs    map[uint64]*dir
-	}
 }
 
 func newFileSystem(cells []*cell, cfg *Config) *fileSystem {
@@ -54,12 +47,11 @@ func newFileSystem(cells []*cell, cfg *Config) *fileSystem {
 		owner:         gofuse.Owner{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())},
 		mounted:       time.Now(),
 		nodes:         newNodeTable(cells),
+		open:          newOpenFiles(),
 		delays:        newLockDelays(),
 		background:    newBackground(),
 	}
 	fs.late = newLateCuts(fs)
-	fs.mu.files = make(map[uint64]*file)
-	fs.mu.dirs = make(map[uint64]*dir)
 	return fs
 }
 

@@ -21,7 +21,7 @@ func (fs *fileSystem) SetLkw(cancel <-chan struct{}, in *gofuse.LkIn) gofuse.Sta
 }
 
 func (fs *fileSystem) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool) gofuse.Status {
-	f := fs.file(in.Fh)
+	f := fs.open.get(in.Fh)
 	if f == nil {
 		return gofuse.EBADF
 	}
@@ -113,7 +113,7 @@ func (fs *fileSystem) unlock(ctx context.Context, key claimKey, b byteRange) err
 
 // GetLk tells who is in the way of a lock.
 func (fs *fileSystem) GetLk(cancel <-chan struct{}, in *gofuse.LkIn, out *gofuse.LkOut) gofuse.Status {
-	f := fs.file(in.Fh)
+	f := fs.open.get(in.Fh)
 	if f == nil {
 		return gofuse.EBADF
 	}

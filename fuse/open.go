@@ -2,7 +2,6 @@ package fuse
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"syscall"
 
@@ -12,24 +11,12 @@ import (
 	"lockfs/client"
 )
 
-// file returns the open file of a handle, nil where there is none.
-func (fs *fileSystem) file(handle uint64) *file {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.mu.files[handle]
-}
-
 // opened makes an open file. Its contents pass the kernel's cache by: the kernel would keep them
 // longer than a lease.
 func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, out *gofuse.OpenOut) *file {
 	f := &file{fs: fs, tenancy: t, path: st.Path, instance: st.Instance, turn: make(chan struct{}, 1)}
 	f.mu.contents.opened(st.Size, cut)
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	fs.mu.handles++
-	f.handle = fs.mu.handles
-	fs.mu.files[f.handle] = f
-	*out = gofuse.OpenOut{Fh: f.handle, OpenFlags: gofuse.FOPEN_DIRECT_IO}
+	*out = gofuse.OpenOut{Fh: fs.open.add(f), OpenFlags: gofuse.FOPEN_DIRECT_IO}
 	return f
 }
 
@@ -82,7 +69,7 @@ func (fs *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name s
 
 // Read answers from the version that the open file has pinned, or fetches the current one.
 func (fs *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte) (gofuse.ReadResult, gofuse.Status) {
-	f := fs.file(in.Fh)
+	f := fs.open.get(in.Fh)
 	if f == nil {
 		return nil, gofuse.EBADF
 	}
@@ -98,7 +85,7 @@ func (fs *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte
 
 // Writev adds to the edits of the open file. (go-fuse calls Write only where this answers ENOSYS.)
 func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data [][]byte) (uint32, gofuse.Status) {
-	f := fs.file(in.Fh)
+	f := fs.open.get(in.Fh)
 	if f == nil {
 		return 0, gofuse.EBADF
 	}
@@ -111,7 +98,7 @@ func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data []
 	content := slices.Concat(data...)
 	err := f.usable()
 	if err == nil {
-		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0}
+		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0, thread: in.Pid}
 		synced := in.Flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0
 		// The kernel's offset of an append comes from a size that may be old.
 		err = f.write(r, int64(in.Offset), content, in.Flags&syscall.O_APPEND != 0, by, synced)
@@ -125,7 +112,7 @@ func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data []
 // Flush is a close of the file, or of a copy of its descriptor, by a process. It commits what that
 // process wrote and drops its fcntl locks.
 func (fs *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.Status {
-	f := fs.file(in.Fh)
+	f := fs.open.get(in.Fh)
 	if f == nil {
 		return gofuse.EBADF
 	}
@@ -144,7 +131,7 @@ func (fs *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.S
 
 // Fsync commits.
 func (fs *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.Status {
-	f := fs.file(in.Fh)
+	f := fs.open.get(in.Fh)
 	if f == nil {
 		return gofuse.EBADF
 	}
@@ -155,18 +142,14 @@ func (fs *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.S
 
 // Release is the end of an open file.
 func (fs *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
-	fs.mu.Lock()
-	f := fs.mu.files[in.Fh]
-	delete(fs.mu.files, in.Fh)
-	fs.mu.Unlock()
-	if f != nil {
+	if f := fs.open.remove(in.Fh); f != nil {
 		f.release()
 	}
 }
 
 // commitAll commits what open files of this mount have written to a node.
 func (fs *fileSystem) commitAll(ctx context.Context, id uint64) error {
-	for _, f := range fs.filesOf(id) {
+	for _, f := range fs.open.of(id) {
 		if err := f.commitIf(ctx, (*contents).written); err != nil {
 			return err
 		}
@@ -174,25 +157,7 @@ func (fs *fileSystem) commitAll(ctx context.Context, id uint64) error {
 	return nil
 }
 
-func (fs *fileSystem) filesOf(id uint64) []*file {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	var files []*file
-	for _, f := range fs.mu.files {
-		if f.nodeID() == id {
-			files = append(files, f)
-		}
-	}
-	return files
-}
-
 // Fallocate cannot promise space; glibc then writes a byte at the end.
 func (fs *fileSystem) Fallocate(<-chan struct{}, *gofuse.FallocateIn) gofuse.Status {
 	return gofuse.ENOTSUP
-}
-
-func (fs *fileSystem) allFiles() []*file {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return slices.Collect(maps.Values(fs.mu.files))
 }

@@ -19,6 +19,22 @@ func commandOf(pid uint32) string {
 	return string(bytes.TrimSpace(name))
 }
 
+// sameProcess reports whether two threads are of one process, as far as can be seen.
+func sameProcess(a, b uint32) bool {
+	if a == b {
+		return true
+	}
+	one := processOf(a)
+	return one != "" && one == processOf(b)
+}
+
+func processOf(thread uint32) string {
+	text, _ := os.ReadFile(procFile(thread, "status"))
+	_, after, _ := strings.Cut(string(text), "\nTgid:")
+	id, _, _ := strings.Cut(after, "\n")
+	return strings.TrimSpace(id)
+}
+
 func procFile(pid uint32, name string) string {
 	return "/proc/" + strconv.FormatUint(uint64(pid), 10) + "/" + name
 }

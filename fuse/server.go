@@ -210,7 +210,7 @@ func (s *Server) commitAll(ctx context.Context) {
 	ctx, cancel := within(ctx, commitTime, s.fs.clock)
 	defer cancel()
 	var commits sync.WaitGroup
-	for _, f := range s.fs.allFiles() {
+	for _, f := range s.fs.open.all() {
 		commits.Go(func() {
 			if err := f.commitIf(ctx, (*contents).written); err != nil {
 				s.fs.log.Warn("not committed at the end", "path", f.path, "error", err)
