@@ -53,6 +53,21 @@ func (s *Session) Left() time.Duration {
 	return max(0, s.session.lease.end.Sub(s.client.cfg.Clock.Now()))
 }
 
+// Confirm returns nil if the session is surely alive: at once while its lease is valid; in jeopardy
+// it waits until a master has renewed it. Otherwise it fails with lockfs.ErrSession, with
+// lockfs.ErrUnavailable where no master answered in time, or when ctx ends.
+func (s *Session) Confirm(ctx context.Context) error {
+	if s.Left() > 0 {
+		return nil
+	}
+	// What is read in a session is not told before the session is confirmed.
+	root, err := lockfs.CellRoot(s.client.cfg.Cell)
+	if err == nil {
+		_, err = s.Stat(ctx, root, 0)
+	}
+	return err
+}
+
 // NewOwner returns an owner of locks that is not yet in use in the session.
 func (s *Session) NewOwner() uint64 {
 	s.client.mu.Lock()
