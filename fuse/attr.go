@@ -140,7 +140,7 @@ func (fs *fileSystem) fileOf(in *gofuse.GetAttrIn) *file {
 
 // statFile answers for an open file, whose own edits count.
 func (fs *fileSystem) statFile(ctx context.Context, f *file, out *gofuse.AttrOut) error {
-	if err := f.usable(); err != nil {
+	if err := f.usable(ctx); err != nil {
 		return err
 	}
 	st, err := f.Stat(ctx, f.path, f.instance)
@@ -224,7 +224,7 @@ func (fs *fileSystem) truncate(ctx context.Context, n node, st lockfs.Stat, in *
 	if f == nil {
 		return st, syscall.EBADF
 	}
-	if err := f.usable(); err != nil {
+	if err := f.usable(ctx); err != nil {
 		return st, err
 	}
 	err := f.truncate(size, writer{owner: in.LockOwner, known: in.Valid&gofuse.FATTR_LOCKOWNER != 0, thread: in.Pid})

@@ -41,8 +41,19 @@ type file struct {
 	}
 }
 
-// usable returns why nothing can be done with the open file any more, or nil.
-func (f *file) usable() error {
+// usable returns nil if something can be done with the open file now: it is not broken, and its
+// session is surely alive. Where the lease is over, perhaps since this host was frozen, it waits
+// until a master has confirmed the session, or the session is lost: what is told a program before
+// that could be old, and what is taken from it would fail when it does not look any more.
+func (f *file) usable(ctx context.Context) error {
+	if err := f.broken(); err != nil {
+		return err
+	}
+	return f.Confirm(ctx)
+}
+
+// broken returns why nothing can be done with the open file any more, or nil.
+func (f *file) broken() error {
 	if f.dead() {
 		return lockfs.ErrSession
 	}
@@ -164,7 +175,7 @@ func (f *file) when(ask func(*contents) bool) bool {
 // commitIf commits if ask says so.
 func (f *file) commitIf(ctx context.Context, ask func(*contents) bool) error {
 	if !f.when(ask) {
-		return f.usable()
+		return f.broken()
 	}
 	return f.commit(ctx)
 }
@@ -174,7 +185,7 @@ func (f *file) flush(ctx context.Context, owner uint64) error {
 	if f.when(func(c *contents) bool { return c.flush(owner) }) {
 		return f.commit(ctx)
 	}
-	if err := f.usable(); !errors.Is(err, lockfs.ErrTooLarge) {
+	if err := f.broken(); !errors.Is(err, lockfs.ErrTooLarge) {
 		return err
 	}
 	return nil

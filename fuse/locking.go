@@ -25,17 +25,20 @@ func (fs *fileSystem) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool
 	if f == nil {
 		return gofuse.EBADF
 	}
-	r := fs.begin(cancel, &in.InHeader, atOnce)
-	defer r.end()
 	key, b, ok := claimed(f, in)
 	switch {
 	case !ok:
 		return gofuse.EINVAL
 	case b.mode == lockfs.Free:
-		return fs.answerLock(r, "unlock", f.path, fs.unlock(r, key, b))
+		r := fs.begin(cancel, &in.InHeader, whileAlive)
+		defer r.end()
+		err := fs.finish(r, func(ctx context.Context) error { return fs.unlock(ctx, key, b) })
+		return fs.answerLock(r, "unlock", f.path, err)
 	case !fs.mayWrite(in.Uid):
 		return gofuse.EPERM // who may not write may not hold up writers
 	}
+	r := fs.begin(cancel, &in.InHeader, atOnce)
+	defer r.end()
 	request := &lockRequest{
 		claimKey: key, byteRange: b, wait: wait, pid: in.Lk.Pid, lockDelay: fs.delays.of(f.nodeID(), fs.lockDelay),
 	}
@@ -66,7 +69,7 @@ func claimed(f *file, in *gofuse.LkIn) (claimKey, byteRange, bool) {
 // current version.
 func (fs *fileSystem) lock(ctx context.Context, r *lockRequest, lives func() bool) error {
 	f := r.file
-	if err := f.usable(); err != nil {
+	if err := f.usable(ctx); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -123,7 +126,7 @@ func (fs *fileSystem) GetLk(cancel <-chan struct{}, in *gofuse.LkIn, out *gofuse
 	}
 	r := fs.begin(cancel, &in.InHeader, briefly)
 	defer r.end()
-	if err := f.usable(); err != nil {
+	if err := f.usable(r); err != nil {
 		return fs.answerLock(r, "test lock", f.path, err)
 	}
 	lock, err := f.LockState(r, f.path, f.instance)

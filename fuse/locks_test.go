@@ -430,6 +430,8 @@ func TestSilentCell(t *testing.T) {
 	c := newTestCell(t, shortLease)
 	a := c.mount("a", Config{Timeout: 300 * time.Millisecond})
 	a.writeFile("f", "x\n")
+	p := a.program()
+	p.do("open f $D/f r+", "")
 	back := c.leave(a)
 	defer back()
 	a.fails("cat $D/f", 1)
@@ -437,10 +439,40 @@ func TestSilentCell(t *testing.T) {
 	a.fails("echo y > $D/f", 1)
 	a.fails("mkdir $D/x", 1)
 	a.expect("df "+a.dir+" > /dev/null; ls "+a.dir, "local\nny1\n")
+	// With the lease over, a write is not taken in that may never be committed.
+	session := a.fs.allTenancies()[0]
+	until(t, "the lease is over", func() bool { return session.Left() == 0 })
+	p.tell("pwrite f 0 y")
+	if got := p.hear(); got != "EIO" && got != "ESTALE" {
+		t.Errorf("a write in jeopardy: %q", got)
+	}
 	waiter := a.start("timeout -s KILL 0.2 cat $D/f")
 	if code := waiter.wait(5 * time.Second); code != -1 && code != 1 {
 		t.Errorf("killed cat: exit code %d", code)
 	}
+}
+
+// TestKilledWhileItCloses kills a process whose close waits for a cell that does not answer: it is
+// gone, and what it wrote is committed when the cell answers.
+func TestKilledWhileItCloses(t *testing.T) {
+	c, a, _ := twoHosts(t)
+	a.writeFile("f", "old")
+	p := a.program()
+	p.do("open f $D/f r+", "")
+	p.do("fcntl f ex", "")
+	p.do("pwrite f 0 new", "")
+	back := c.leave(a)
+	p.tell("close f")
+	until(t, "the close waits", func() bool { return strings.Contains(stateOf(p.cmd.Process.Pid), "S") && p.silent() })
+	start := time.Now()
+	p.kill()
+	p.cmd.Wait()
+	if d := time.Since(start); d > 2*time.Second {
+		t.Errorf("it was there for %v after kill -9", d)
+	}
+	back()
+	until(t, "what it wrote is committed", func() bool { return c.content(f) == "new" })
+	until(t, "its lock is free", func() bool { return c.held(f) == 0 })
 }
 
 // TestTheEnd is L076 and trap 39: what is held at the end of a mount ends as by expiry.

@@ -75,7 +75,7 @@ func (fs *fileSystem) Read(cancel <-chan struct{}, in *gofuse.ReadIn, buf []byte
 	}
 	r := fs.begin(cancel, &in.InHeader, briefly)
 	defer r.end()
-	err := f.usable()
+	err := f.usable(r)
 	n := 0
 	if err == nil {
 		n, err = f.read(r, buf[:min(len(buf), int(in.Size))], int64(in.Offset))
@@ -93,10 +93,10 @@ func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data []
 		// From a shared mapping, which direct I/O does not allow.
 		return 0, gofuse.EIO
 	}
-	r := fs.begin(cancel, &in.InHeader, briefly)
+	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	content := slices.Concat(data...)
-	err := f.usable()
+	err := f.writable(r)
 	if err == nil {
 		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0, thread: in.Pid}
 		synced := in.Flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0
@@ -118,15 +118,20 @@ func (fs *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.S
 	}
 	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
-	err := f.flush(r, in.LockOwner)
+	err := fs.finish(r, func(ctx context.Context) error { return fs.flush(ctx, f, in.LockOwner) })
+	return fs.answer(r, "close", f.path, err)
+}
+
+func (fs *fileSystem) flush(ctx context.Context, f *file, owner uint64) error {
+	err := f.flush(ctx, owner)
 	if f.when(func(c *contents) bool { return c.bare && !c.asked }) {
 		fs.late.expect(f)
 	}
-	key := claimKey{file: f, kind: fcntlLock, owner: in.LockOwner}
-	if fcntlErr := fs.unlock(r, key, wholeFile); err == nil {
-		err = fcntlErr
+	unlockErr := fs.unlock(ctx, claimKey{file: f, kind: fcntlLock, owner: owner}, wholeFile)
+	if err == nil {
+		err = unlockErr
 	}
-	return fs.answer(r, "close", f.path, err)
+	return err
 }
 
 // Fsync commits.

@@ -21,8 +21,8 @@ const (
 	// briefly goes on for a moment if the process lives on. Programs do not expect EINTR of stat or
 	// open, and a healthy cell answers before the moment is over.
 	briefly
-	// whileAlive ends only with the process. close(2) cannot be called again: a shell that is told
-	// that a child has ended, while it closes a file, would lose what it wrote.
+	// whileAlive ends only with the process. close(2) and a write cannot be done again: a shell that
+	// is told that a child has ended, while it closes a file, would lose what it wrote.
 	whileAlive
 )
 
@@ -76,6 +76,22 @@ func (r *request) watch(cancel <-chan struct{}, tid uint32, how patience, clock 
 func (r *request) end() {
 	r.cancel()
 	<-r.watched
+}
+
+// finish runs what must not be left half done, to its end: a close, or an unlock after the commit of
+// what was written under the lock. If the request ends first, its process does, and what is to be
+// done goes on in the background.
+func (fs *fileSystem) finish(r *request, do func(ctx context.Context) error) error {
+	done := make(chan error, 1)
+	if !fs.background.start(func() { done <- do(fs.background.ctx) }) {
+		return errClosing
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-r.Done():
+		return r.Err()
+	}
 }
 
 // errno is errno(err) with EINTR for what ended because the kernel interrupted, and only then: a

@@ -99,6 +99,9 @@ func Mount(cfg Config) (*Server, error) {
 	}
 	s := &Server{fs: newFileSystem(cells, &cfg), mountPoint: cfg.MountPoint, served: make(chan struct{})}
 	kernel, err := gofuse.NewServer(s.fs, cfg.MountPoint, options(&cfg))
+	if _, noFUSE := os.Stat("/dev/fuse"); err != nil && noFUSE != nil {
+		err = fmt.Errorf("the kernel offers no FUSE: %w", noFUSE)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("mount at %s: %w", cfg.MountPoint, err)
 	}
@@ -160,7 +163,7 @@ func options(cfg *Config) *gofuse.MountOptions {
 		MaxBackground:     512,                       // so many RELEASEs may be under way
 
 		DisableReadDirPlus: true,              // it would ask for the attributes of every name
-		DirectMount:        os.Geteuid() == 0, // mount(2) itself; others need fusermount3
+		DirectMountStrict:  os.Geteuid() == 0, // mount(2) itself; others need fusermount3
 		Logger:             slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 	}
 }
