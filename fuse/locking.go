@@ -69,7 +69,7 @@ func claimed(f *file, in *gofuse.LkIn) (claimKey, byteRange, bool) {
 // current version.
 func (fs *fileSystem) lock(ctx context.Context, r *lockRequest, lives func() bool) error {
 	f := r.file
-	if err := f.usable(ctx); err != nil {
+	if err := f.broken(); err != nil { // the cell confirms the session with the grant
 		return err
 	}
 	f.mu.Lock()

@@ -96,7 +96,7 @@ func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data []
 	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	content := slices.Concat(data...)
-	err := f.writable(r)
+	err := f.usable(r)
 	if err == nil {
 		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0, thread: in.Pid}
 		synced := in.Flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0
