@@ -67,20 +67,17 @@ func sortedMembers(members map[uint64]Member) []Member {
 	return slices.SortedFunc(maps.Values(members), func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// changeMembers returns the members after a configuration change.
-func changeMembers(before map[uint64]Member, change *raftpb.ConfChange) (map[uint64]Member, error) {
-	after := maps.Clone(before)
-	if after == nil {
-		after = make(map[uint64]Member)
-	}
-	if change.GetType() == raftpb.ConfChangeRemoveNode {
-		delete(after, change.GetNodeId())
-		return after, nil
+// addMember returns the members after a configuration change, which so far always adds one.
+func addMember(before map[uint64]Member, change *raftpb.ConfChange) (map[uint64]Member, error) {
+	if change.GetType() != raftpb.ConfChangeAddNode {
+		return nil, fmt.Errorf("unknown change %v of member %d", change.GetType(), change.GetNodeId())
 	}
 	info := new(raftrpc.MemberInfo)
 	if err := proto.Unmarshal(change.GetContext(), info); err != nil {
 		return nil, fmt.Errorf("read who member %d is: %w", change.GetNodeId(), err)
 	}
+	after := make(map[uint64]Member)
+	maps.Copy(after, before)
 	after[change.GetNodeId()] = memberOf(info)
 	return after, nil
 }

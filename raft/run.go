@@ -329,7 +329,7 @@ func (r *Replica) changeConfiguration(entry *raftpb.Entry) error {
 	if err := proto.Unmarshal(entry.GetData(), change); err != nil {
 		return err
 	}
-	members, err := changeMembers(r.members.all(), change)
+	members, err := addMember(r.members.all(), change)
 	if err != nil {
 		return err
 	}

@@ -143,35 +143,26 @@ func TestPositionRoundTrip(t *testing.T) {
 	}
 }
 
-func TestChangeMembers(t *testing.T) {
-	info := func(m Member) []byte {
-		b, err := deterministic.Marshal(memberInfo(m))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
+func TestAddMember(t *testing.T) {
+	info, err := deterministic.Marshal(memberInfo(Member{3, "c", "c:1"}))
+	if err != nil {
+		t.Fatal(err)
 	}
 	two := byID([]Member{{1, "a", "a:1"}, {2, "b", "b:1"}})
-	for name, test := range map[string]struct {
-		change *raftpb.ConfChange
-		want   []Member
-	}{
-		"added": {&raftpb.ConfChange{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: new(uint64(3)), Context: info(Member{3, "c", "c:1"})},
-			[]Member{{1, "a", "a:1"}, {2, "b", "b:1"}, {3, "c", "c:1"}}},
-		"moved": {&raftpb.ConfChange{Type: raftpb.ConfChangeUpdateNode.Enum(), NodeId: new(uint64(2)), Context: info(Member{2, "b", "b:2"})},
-			[]Member{{1, "a", "a:1"}, {2, "b", "b:2"}}},
-		"removed": {&raftpb.ConfChange{Type: raftpb.ConfChangeRemoveNode.Enum(), NodeId: new(uint64(1))},
-			[]Member{{2, "b", "b:1"}}},
-	} {
-		got, err := changeMembers(two, test.change)
-		if err != nil || !cmp.Equal(sortedMembers(got), test.want) {
-			t.Errorf("%s: %v, %v", name, got, err)
-		}
+	add, remove := raftpb.ConfChangeAddNode.Enum(), raftpb.ConfChangeRemoveNode.Enum()
+	got, err := addMember(two, &raftpb.ConfChange{Type: add, NodeId: new(uint64(3)), Context: info})
+	if err != nil || !cmp.Equal(sortedMembers(got), []Member{{1, "a", "a:1"}, {2, "b", "b:1"}, {3, "c", "c:1"}}) {
+		t.Errorf("%v, %v", got, err)
 	}
-	if len(two) != 2 || two[2].Address != "b:1" {
+	if len(two) != 2 {
 		t.Errorf("the members of before were changed: %v", two)
 	}
-	if _, err := changeMembers(two, &raftpb.ConfChange{NodeId: new(uint64(3)), Context: []byte("?")}); err == nil {
-		t.Error("a member without a name was added")
+	for name, bad := range map[string]*raftpb.ConfChange{
+		"nobody is known to the log":  {Type: add, NodeId: new(uint64(3)), Context: []byte("?")},
+		"this version does not do it": {Type: remove, NodeId: new(uint64(1))},
+	} {
+		if _, err := addMember(two, bad); err == nil {
+			t.Errorf("accepted: %s", name)
+		}
 	}
 }
