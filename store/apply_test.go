@@ -241,7 +241,27 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// What is not the session's own is refused without its number being used up.
+// fill has numbers of a session be done, every step-th from 1 on, with or without their results.
+func fill(s *State, session uint64, count, step int, results bool) (next uint64) {
+	ses := *s.sessions[session]
+	ses.done, ses.results = nil, nil
+	for i := range count {
+		number := uint64(1 + i*step)
+		if step > 1 || i == 0 {
+			ses.done = append(ses.done, span{number, number})
+		}
+		ses.done[len(ses.done)-1].last = number
+		if results {
+			ses.results = append(ses.results, s.hasher.result(&storepb.Result{Number: number}))
+		}
+		next = number + uint64(step)
+	}
+	s.setSession(session, &ses)
+	s.undo = nil
+	return next
+}
+
+// What a session has no room for is refused without its number being used up.
 func TestNumbers(t *testing.T) {
 	d, session := smallCell(t, nil)
 	write := &storepb.Mutation_Edit{Edit: &storepb.Edit{Path: "/ls/ny1/file", Changes: []*storepb.Change{appended("x")}}}
@@ -253,16 +273,14 @@ func TestNumbers(t *testing.T) {
 	if got := try(&storepb.Mutation{Session: session, Op: write}); got != lockfs.ErrInvalid {
 		t.Errorf("no number: %v", got)
 	}
-	for number := range uint64(MaxResults - 3) {
-		if got := try(&storepb.Mutation{Session: session, Number: number + 4, Confirmed: []*storepb.Range{{First: 1, Last: 3}}, Op: write}); got != 0 {
-			t.Fatalf("number %d: %v", number+4, got)
-		}
+	next := fill(d.state, session, MaxResults-1, 1, true)
+	if got := try(&storepb.Mutation{Session: session, Number: next, Op: giveUp(99999).Op}); got != lockfs.ErrLimit {
+		t.Errorf("a giving up, which needs room for two: %v", got)
 	}
-	full := uint64(MaxResults + 1)
-	for number := range uint64(3) {
-		try(&storepb.Mutation{Session: session, Number: full + number, Op: write})
+	if got := try(&storepb.Mutation{Session: session, Number: next, Op: write}); got != 0 {
+		t.Errorf("the last one: %v", got)
 	}
-	next := full + 3
+	next++
 	if got := try(&storepb.Mutation{Session: session, Number: next, Op: write}); got != lockfs.ErrLimit {
 		t.Errorf("with %d results not confirmed: %v", MaxResults, got)
 	}
@@ -273,17 +291,21 @@ func TestNumbers(t *testing.T) {
 	if got := try(&storepb.Mutation{Session: session, Number: next, Confirmed: confirmed, Op: write}); got != 0 {
 		t.Errorf("once two are confirmed: %v", got)
 	}
-	if got := try(&storepb.Mutation{Session: session, Number: next + 1, Op: giveUp(next + 2).Op}); got != lockfs.ErrLimit {
-		t.Errorf("a giving up, which needs room for two: %v", got)
-	}
 	for number, want := range map[uint64]struct{ result, done bool }{
-		1: {false, true}, 9: {true, true}, 10: {false, true}, 11: {false, true}, 12: {true, true}, next: {true, true}, next + 1: {false, false},
+		0: {false, false}, 1: {true, true}, 9: {true, true}, 10: {false, true}, 11: {false, true}, 12: {true, true},
+		next: {true, true}, next + 1: {false, false},
 	} {
 		if result, done := d.state.Done(session, number); (result != nil) != want.result || done != want.done {
 			t.Errorf("number %d: result %v, done %v", number, result, done)
 		}
 	}
-	if got := try(&storepb.Mutation{Session: session, Number: next + 1, Op: closeSession().Op}); got != 0 {
+	if got := try(&storepb.Mutation{Session: session, Number: next + 1, Op: closeOwner(1, 1, 2, 3).Op}); got != lockfs.ErrLimit {
+		t.Errorf("an owner with three numbers: %v", got)
+	}
+	if got := try(&storepb.Mutation{Session: session, Number: next + 1, Op: write}); got != 0 {
+		t.Errorf("the last place: %v", got)
+	}
+	if got := try(&storepb.Mutation{Session: session, Number: next + 2, Op: closeSession().Op}); got != 0 {
 		t.Errorf("closing the session: %v", got)
 	}
 }
@@ -291,14 +313,12 @@ func TestNumbers(t *testing.T) {
 func TestOpenNumbersAreBounded(t *testing.T) {
 	d := newDriver(t, nil)
 	session := d.session()
-	var last lockfs.Kind
-	for number := uint64(1); last == 0 && number < 4*maxSpans; number += 2 {
-		m := closeOwner(1)
-		m.Session, m.Number, m.Confirmed = session, number, []*storepb.Range{{First: 1, Last: number - 1}}
-		last = lockfs.Kind(d.try(mutation(m)).Kind)
-	}
-	if last != lockfs.ErrLimit || len(d.state.sessions[session].done) > maxSpans {
-		t.Errorf("every second number left open: %v with %d ranges", last, len(d.state.sessions[session].done))
+	next := fill(d.state, session, maxSpans-1, 2, false)
+	for _, want := range []lockfs.Kind{0, lockfs.ErrLimit} {
+		if got := d.try(mutation(&storepb.Mutation{Session: session, Number: next, Op: closeOwner(1).Op})); lockfs.Kind(got.Kind) != want {
+			t.Errorf("number %d with %d gaps before it: %v, want %v", next, maxSpans, got, want)
+		}
+		next += 2
 	}
 }
 

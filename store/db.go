@@ -1,12 +1,14 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -48,8 +50,7 @@ func OpenDB(path string) (*DB, error) {
 		if err := probe(path); err != nil {
 			return err
 		}
-		db.bolt, err = openBolt(path, &bbolt.Options{
-			Timeout: lockTimeout, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: initialMap})
+		db.bolt, err = openBolt(path, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 		return err
 	})
 	if err != nil {
@@ -58,17 +59,47 @@ func OpenDB(path string) (*DB, error) {
 	return db, nil
 }
 
-// probe walks over a file that is there before it is opened for writing, since bbolt then looks for
-// its free pages and does not survive finding something else.
+// openBolt opens a bbolt file. Where bbolt panics on what it finds, it leaves the file mapped, and
+// with that locked, so the lock is given back here.
+func openBolt(path string, options *bbolt.Options) (bolt *bbolt.DB, err error) {
+	var file *os.File
+	options.OpenFile = func(name string, flag int, perm os.FileMode) (*os.File, error) {
+		var err error
+		file, err = os.OpenFile(name, flag, perm)
+		return file, err
+	}
+	options.Timeout, options.InitialMmapSize = lockTimeout, initialMap
+	defer func() {
+		if bolt == nil && file != nil {
+			_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
+			_ = file.Close() // which bbolt has done where it returned an error
+		}
+	}()
+	opened, err := bbolt.Open(path, 0o600, options)
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, errors.New("another process has it open")
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrVersionMismatch), errors.Is(err, bbolterrors.ErrChecksum):
+		return nil, corrupt("it is not a bbolt file, or its first pages are not whole: %v", err)
+	}
+	return opened, err
+}
+
+// probe walks over a file that is there before it is opened for writing. Bbolt then looks for its
+// free pages in a goroutine of its own, where finding something else ends the process.
 func probe(path string) error {
 	info, err := os.Stat(path)
-	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return errors.New("it is not a regular file")
+	case info.Size() == 0:
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	bolt, err := openBolt(path, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true})
+	bolt, err := openBolt(path, &bbolt.Options{ReadOnly: true})
 	if err != nil {
 		return err
 	}
@@ -80,21 +111,21 @@ func probe(path string) error {
 		if err := checkFormat(tx); err != nil {
 			return err
 		}
-		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
-			return b.ForEach(func(_, _ []byte) error { return nil })
-		})
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return probeBucket(b) })
 	})
 }
 
-func openBolt(path string, options *bbolt.Options) (*bbolt.DB, error) {
-	bolt, err := bbolt.Open(path, 0o600, options)
-	switch {
-	case errors.Is(err, bbolterrors.ErrTimeout):
-		return nil, errors.New("another process has it open")
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrVersionMismatch), errors.Is(err, bbolterrors.ErrChecksum):
-		return nil, corrupt("it is not a bbolt file, or its first pages are not whole: %v", err)
-	}
-	return bolt, err
+// probeBucket touches every key and value, and looks each key up, which reads the pages above.
+func probeBucket(b *bbolt.Bucket) error {
+	var last []byte
+	return b.ForEach(func(k, v []byte) error {
+		if bytes.Compare(last, k) >= 0 || len(v) == 0 || len(b.Get(k)) != len(v) {
+			return corrupt("its pages are not in order")
+		}
+		_ = v[len(v)-1]
+		last = k
+		return nil
+	})
 }
 
 // checkFormat passes a file that is new or ours.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"math"
 
 	"lockfs"
@@ -33,7 +34,8 @@ func (n *node) checkGeneration(generation uint64) error {
 	return nil
 }
 
-// write gives a file other contents, which count as changed even if they are the same.
+// write gives a file other contents, which the node takes for its own. They count as changed even if
+// they are the same.
 func (s *State) write(n *node, content []byte) (*storepb.Result, error) {
 	if grows := int64(len(content) - len(n.content)); grows > 0 && s.cell.bytes+grows > s.cell.limits.Bytes {
 		return nil, failed(lockfs.ErrNoSpace, "the cell has %d of its %d bytes", s.cell.bytes, s.cell.limits.Bytes)
@@ -46,66 +48,85 @@ func (s *State) write(n *node, content []byte) (*storepb.Result, error) {
 	return &storepb.Result{Stat: s.statMessage(&next)}, nil
 }
 
-// edited returns contents after the changes, in order. The size is bounded after each of them, not
-// only after the last, so that no command makes a replica allocate more than a file may hold.
+// edited returns contents after the changes, in order, in memory of their own.
 func edited(old []byte, changes []*storepb.Change, limit int64) ([]byte, error) {
-	content := append([]byte(nil), old...)
+	most, err := mostBytes(int64(len(old)), changes, limit)
+	if err != nil {
+		return nil, err
+	}
+	content := append(make([]byte, 0, most), old...)
 	for _, change := range changes {
-		var offset int64
-		var data []byte
 		switch c := change.Change.(type) {
 		case *storepb.Change_Truncate:
-			var err error
-			if content, err = resized(content, c.Truncate, limit); err != nil {
-				return nil, err
-			}
-			continue
+			content = resized(content, c.Truncate)
 		case *storepb.Change_Append:
-			offset, data = int64(len(content)), c.Append
+			content = append(content, c.Append...)
 		case *storepb.Change_WriteAt:
-			offset, data = c.WriteAt.Offset, c.WriteAt.Data
+			content = writtenAt(content, c.WriteAt.Offset, c.WriteAt.Data)
 		}
-		var err error
-		if content, err = writtenAt(content, offset, data, limit); err != nil {
-			return nil, err
-		}
+	}
+	if int64(len(content)) < most {
+		content = bytes.Clone(content) // and let go of the room that it needed on the way
 	}
 	return content, nil
 }
 
-// writtenAt returns content with data at offset, and zeroes between its end and there. No data
-// leave it as it is, wherever they are written.
-func writtenAt(content []byte, offset int64, data []byte, limit int64) ([]byte, error) {
-	size := int64(len(data))
-	if offset < 0 || offset > math.MaxInt64-size {
-		return nil, failed(lockfs.ErrInvalid, "%d bytes at offset %d", size, offset)
-	}
-	if size == 0 {
-		return content, nil
-	}
-	if end := offset + size; end > int64(len(content)) {
-		var err error
-		if content, err = resized(content, end, limit); err != nil {
-			return nil, err
+// mostBytes returns the largest size that contents have on their way through the changes. Each of
+// them is held to the limit, not only the last, so that no command makes a replica allocate more
+// than a file may hold.
+func mostBytes(size int64, changes []*storepb.Change, limit int64) (int64, error) {
+	most := size
+	for _, change := range changes {
+		next, err := sizeAfter(size, change)
+		if err != nil {
+			return 0, err
 		}
+		if next > size && next > limit {
+			return 0, failed(lockfs.ErrTooLarge, "%d bytes, at most %d", next, limit)
+		}
+		size, most = next, max(most, next)
 	}
+	return most, nil
+}
+
+func sizeAfter(size int64, change *storepb.Change) (int64, error) {
+	switch c := change.Change.(type) {
+	case *storepb.Change_Truncate:
+		if c.Truncate < 0 {
+			return 0, failed(lockfs.ErrInvalid, "size %d", c.Truncate)
+		}
+		return c.Truncate, nil
+	case *storepb.Change_WriteAt:
+		offset, length := c.WriteAt.Offset, int64(len(c.WriteAt.Data))
+		if offset < 0 || offset > math.MaxInt64-length {
+			return 0, failed(lockfs.ErrInvalid, "%d bytes at offset %d", length, offset)
+		}
+		if length == 0 {
+			return size, nil // no data leave contents as they are, wherever they are written
+		}
+		return max(size, offset+length), nil
+	}
+	return size + int64(len(change.GetAppend())), nil
+}
+
+// writtenAt returns content with data at offset, and zeroes between its end and there.
+func writtenAt(content []byte, offset int64, data []byte) []byte {
+	if len(data) == 0 {
+		return content
+	}
+	content = resized(content, max(int64(len(content)), offset+int64(len(data))))
 	copy(content[offset:], data)
-	return content, nil
+	return content
 }
 
-// resized returns content cut, or lengthened by zeroes, to size.
-func resized(content []byte, size, limit int64) ([]byte, error) {
-	old := int64(len(content))
-	switch {
-	case size < 0:
-		return nil, failed(lockfs.ErrInvalid, "size %d", size)
-	case size <= old:
-		return content[:size], nil
-	case size > limit:
-		return nil, failed(lockfs.ErrTooLarge, "%d bytes, at most %d", size, limit)
+// resized returns content, which has room for it, cut or lengthened by zeroes to size.
+func resized(content []byte, size int64) []byte {
+	old := len(content)
+	content = content[:size]
+	if len(content) > old {
+		clear(content[old:])
 	}
-	content = append(content, make([]byte, size-old)...)
-	return content, nil
+	return content
 }
 
 func (s *State) setACL(a *storepb.SetACL) (*storepb.Result, error) {

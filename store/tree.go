@@ -82,7 +82,7 @@ func (s *State) create(session uint64, c *storepb.Create) (*storepb.Result, erro
 	}
 	n := s.newNode(p, kind)
 	n.acl = acl
-	n.setContent(c.Content)
+	n.setContent(bytes.Clone(c.Content))
 	if c.Ephemeral {
 		n.ownerSession = session
 	}
@@ -235,11 +235,10 @@ func (s *State) renameTo(source *node, to lockfs.Path) (*storepb.Result, error) 
 	return &storepb.Result{Stat: s.statMessage(n), Created: true}, nil
 }
 
-// setContent copies the contents: they came in a command, or in a buffer that has room to grow.
+// setContent takes the contents for the node's own: nobody changes them any more.
 func (n *node) setContent(content []byte) {
-	n.content = bytes.Clone(content)
 	if len(content) == 0 {
-		n.content = nil
+		content = nil
 	}
-	n.checksum = xxhash.Sum64(content)
+	n.content, n.checksum = content, xxhash.Sum64(content)
 }

@@ -1,0 +1,137 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"lockfs/store/storepb"
+)
+
+// million is the number of nodes that the design plans for.
+const million = 1_000_000
+
+func BenchmarkApply(b *testing.B) {
+	bench := func(name string, prepare func(d *driver, session uint64), m func(i int) *storepb.Mutation) {
+		b.Run(name, func(b *testing.B) {
+			d, session := smallCell(b, nil)
+			if prepare != nil {
+				prepare(d, session)
+			}
+			d.log = nil
+			for i := 0; b.Loop(); i++ {
+				d.do(d.number(session, m(i)))
+				d.log = d.log[:0]
+			}
+		})
+	}
+	write := func(path string, content string) *storepb.Mutation {
+		return edit(&storepb.Edit{Path: path, Changes: []*storepb.Change{truncated(0), appended(content)}})
+	}
+	big := string(make([]byte, 256<<10))
+	bench("write", nil, func(int) *storepb.Mutation { return write("/ls/ny1/file", "10.4.7.22:7000\n") })
+	bench("write 256 KiB", nil, func(int) *storepb.Mutation { return write("/ls/ny1/file", big) })
+	lock := func(i int) *storepb.Mutation {
+		if i%2 == 0 {
+			return acquire(&storepb.Acquire{Path: "/ls/ny1/file", Owner: 1, Mode: 2, LockDelayMs: 30000})
+		}
+		return release(&storepb.Release{Path: "/ls/ny1/file", Owner: 1})
+	}
+	bench("lock or unlock", nil, lock)
+	bench("lock or unlock of 256 KiB", func(d *driver, session uint64) { d.do(d.number(session, write("/ls/ny1/file", big))) }, lock)
+	makeOrDelete := func(i int) *storepb.Mutation {
+		if i%2 == 0 {
+			return create(&storepb.Create{Path: "/ls/ny1/dir/new", Type: 1})
+		}
+		return deletion(&storepb.Delete{Path: "/ls/ny1/dir/new"})
+	}
+	bench("create or delete", nil, makeOrDelete)
+	bench("create or delete among 90,000", func(d *driver, session uint64) { populate(d, session, 90_000, 90_000) }, makeOrDelete)
+	bench("waiter that stays blocked", func(d *driver, session uint64) {
+		d.do(d.number(session, acquire(&storepb.Acquire{Path: "/ls/ny1/file", Owner: 1, Mode: 2})))
+	}, func(int) *storepb.Mutation {
+		return acquire(&storepb.Acquire{Path: "/ls/ny1/dir", Owner: 2, Mode: 2, Waits: true})
+	})
+}
+
+// populate makes so many files, so many in a directory.
+func populate(d *driver, session uint64, files, each int) {
+	for i := range files {
+		dir := fmt.Sprintf("/ls/ny1/dir/%03d", i/each)
+		if i%each == 0 {
+			d.do(d.number(session, create(&storepb.Create{Path: dir, Type: 2})))
+		}
+		d.do(d.number(session, create(&storepb.Create{Path: fmt.Sprintf("%s/service-%06d", dir, i), Type: 1, Content: []byte("10.4.7.22:7000\n")})))
+		d.log = d.log[:0]
+	}
+}
+
+// BenchmarkMillion tells what a full cell costs: memory, a first checkpoint, loading, a snapshot.
+func BenchmarkMillion(b *testing.B) {
+	d, session := smallCell(b, &storepb.Limits{Nodes: 2 * million})
+	populate(d, session, million, 10_000)
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	db := openDB(b, filepath.Join(b.TempDir(), "store"))
+	b.Run("checkpoint of all", func(b *testing.B) {
+		b.ReportMetric(float64(m.HeapAlloc)/million, "B/node")
+		for b.Loop() {
+			if err := db.Save(d.state.Checkpoint(nil)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("load", func(b *testing.B) {
+		for b.Loop() {
+			if _, _, err := db.Load(testCell); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("open", func(b *testing.B) {
+		for b.Loop() {
+			if err := db.Close(); err != nil {
+				b.Fatal(err)
+			}
+			db = openDB(b, db.bolt.Path())
+		}
+	})
+	b.Run("snapshot", func(b *testing.B) {
+		for b.Loop() {
+			if err := writeSnapshot(db); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("checkpoint of 100", func(b *testing.B) {
+		for b.Loop() {
+			for i := range 100 {
+				d.do(d.number(session, edit(&storepb.Edit{Path: fmt.Sprintf("/ls/ny1/dir/000/service-%06d", i*97), Changes: []*storepb.Change{appended("x")}})))
+			}
+			d.log = d.log[:0]
+			if err := db.Save(d.state.Checkpoint(nil)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("list of 10,000", func(b *testing.B) {
+		for b.Loop() {
+			d.state.List("/ls/ny1/dir/001", 0)
+		}
+	})
+	var stream bytes.Buffer
+	if err := d.state.WriteSnapshot(&stream, nil); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("restore", func(b *testing.B) {
+		for b.Loop() {
+			if _, _, err := db.Restore(io.Reader(bytes.NewReader(stream.Bytes())), testCell); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
