@@ -32,8 +32,10 @@
 // # What can go wrong
 //
 // A disk that reports an error ends the replica: nobody knows what it has. A disk that hangs makes
-// it silent, so that the others elect one of them. A log with a hole, of another member, or shorter
-// than what this member acknowledged is refused; then the way back is to be removed and added anew.
+// it silent, so that the others elect one of them. A log with a hole or of another member is
+// refused. That a log is shorter than what this member acknowledged (its disk was replaced) shows
+// only when the leader who has the acknowledgement is heard; a vote before that is not prevented.
+// In each of these cases the way back is to be removed and added anew.
 // A leader that was cut off or frozen steps down within an election timeout of running again, and
 // never confirms a read meanwhile.
 package raft
