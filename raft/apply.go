@@ -75,14 +75,13 @@ func (a *applier) apply(c committed) error {
 }
 
 // applyEntry gives the machine what an entry carries. A new leader's first entry and the changes
-// of the configuration carry nothing for it.
+// of the configuration carry nothing, but ReadIndex may name them.
 func (a *applier) applyEntry(entry *raftpb.Entry) error {
-	if entry.GetType() != raftpb.EntryNormal || len(entry.GetData()) == 0 {
-		return nil
-	}
 	data := new(raftrpc.EntryData)
-	if err := proto.Unmarshal(entry.GetData(), data); err != nil {
-		return err
+	if entry.GetType() == raftpb.EntryNormal {
+		if err := proto.Unmarshal(entry.GetData(), data); err != nil {
+			return err
+		}
 	}
 	return a.r.cfg.Machine.Apply(entry.GetIndex(), data.GetProposals())
 }

@@ -64,8 +64,9 @@ var (
 // A Machine is what the log is for. Its methods are called one at a time, by the replica's one
 // apply goroutine, in the order of the log.
 type Machine interface {
-	// Apply takes the proposals of one entry. An error stops the replica. Indexes grow, but not
-	// all of them carry proposals.
+	// Apply takes the proposals of one entry, which may be none. An error stops the replica.
+	// Every index is told, each one above the last, so whoever waits for one that ReadIndex
+	// named hears of it.
 	Apply(index uint64, proposals [][]byte) error
 	// Checkpoint takes hold of the state as applied so far. The returned function makes that state
 	// durable together with position, which is opaque to the machine and to be given to Start as
