@@ -261,7 +261,7 @@ func (l *lockTable) tidy(h *hold) {
 	case need == lockfs.Free:
 		h.ending = true
 		l.mu.Unlock()
-		l.end(h, h.touched)
+		l.end(h, false)
 		return
 	default:
 		l.lowerLocked(h, need)
@@ -274,9 +274,13 @@ func (l *lockTable) lowerLocked(h *hold, mode lockfs.Mode) *attempt {
 	return l.startLocked(h, mode, &lockRequest{pid: h.pid})
 }
 
-// end takes a hold that is ending out of the table. It never waits.
-func (l *lockTable) end(h *hold, closeOwner bool) {
-	if closeOwner {
+// end takes a hold that is ending out of the table, after its owner is closed unless the cell has
+// released it already. It never waits.
+func (l *lockTable) end(h *hold, released bool) {
+	l.mu.Lock()
+	touched := h.touched
+	l.mu.Unlock()
+	if touched && !released {
 		l.session.CloseOwner(h.owner)
 	}
 	l.mu.Lock()
@@ -349,7 +353,7 @@ func (l *lockTable) unlock(ctx context.Context, key claimKey, b byteRange) error
 	l.mu.Unlock()
 	err := l.session.Release(ctx, h.path, h.instance, h.owner)
 	if ending {
-		l.end(h, err != nil)
+		l.end(h, err == nil)
 	}
 	return lostOrNil(err)
 }
@@ -404,7 +408,7 @@ func (l *lockTable) release(f *file) {
 	}
 	l.mu.Unlock()
 	for _, h := range over {
-		l.end(h, h.touched)
+		l.end(h, false)
 	}
 }
 

@@ -118,7 +118,8 @@ func (fs *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.S
 	}
 	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
-	err := fs.finish(r, func(ctx context.Context) error { return fs.flush(ctx, f, in.LockOwner) })
+	owner := in.LockOwner // in is the next request's as soon as this is answered
+	err := fs.finish(r, func(ctx context.Context) error { return fs.flush(ctx, f, owner) })
 	return fs.answer(r, "close", f.path, err)
 }
 

@@ -203,7 +203,7 @@ func (p *program) do(command, want string) {
 	}
 }
 
-// waiter is a small process that waits for the lock of f: two thousand shells would be too many.
+// waiter is a small process that waits for the lock of f: hundreds of shells would be too many.
 type waiter struct{ pid int }
 
 // waiter starts one by fork and exec of flock(1) itself.

@@ -202,9 +202,9 @@ const (
 func (s *Server) close(ctx context.Context) error {
 	s.commitAll(ctx)
 	s.fs.closing.Store(true)
-	err := s.endSessions(ctx)
+	s.endSessions(ctx)
 	s.fs.background.end()
-	return errors.Join(err, s.unmount(busyTime))
+	return s.unmount(busyTime)
 }
 
 // commitAll commits what open files have written and not closed: after the session that is an
@@ -223,12 +223,11 @@ func (s *Server) commitAll(ctx context.Context) {
 	commits.Wait()
 }
 
-// endSessions ends all sessions, with those locks as expired that programs still hold.
-func (s *Server) endSessions(ctx context.Context) error {
+// endSessions ends all sessions, with those locks as expired that programs still hold. A session
+// that a cell cannot be told of ends there with its lease.
+func (s *Server) endSessions(ctx context.Context) {
 	ctx, cancel := within(ctx, sessionTime, s.fs.clock)
 	defer cancel()
-	var mu sync.Mutex
-	var errs []error
 	var ends sync.WaitGroup
 	for _, t := range s.fs.allTenancies() {
 		ends.Go(func() {
@@ -238,12 +237,9 @@ func (s *Server) endSessions(ctx context.Context) error {
 				expired = append(expired, held.owner)
 			}
 			if err := t.Close(ctx, expired); err != nil && !errors.Is(err, lockfs.ErrSession) {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, fmt.Errorf("end the session with cell %s: %w", t.cell.name, err))
+				s.fs.log.Warn("session not closed; it ends with its lease", "cell", t.cell.name, "error", err)
 			}
 		})
 	}
 	ends.Wait()
-	return errors.Join(errs...)
 }
