@@ -310,6 +310,25 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+func TestResultBytesAreBounded(t *testing.T) {
+	d, session := smallCell(t, nil)
+	var writes []*storepb.Mutation
+	for range 20_000 {
+		writes = append(writes, edit(&storepb.Edit{Path: "/ls/ny1/file"}))
+	}
+	for number := uint64(4); ; number++ {
+		m := batch(nil, writes...)
+		m.Session, m.Number = session, number
+		if kind := lockfs.Kind(d.try(mutation(m)).Kind); kind == lockfs.ErrLimit && number > 5 {
+			break
+		} else if kind != 0 || number > 100 {
+			t.Fatalf("number %d: %v", number, kind)
+		}
+	}
+	d.next[session] = 99 // and confirms all before
+	d.do(d.number(session, edit(&storepb.Edit{Path: "/ls/ny1/file"})))
+}
+
 func TestOpenNumbersAreBounded(t *testing.T) {
 	d := newDriver(t, nil)
 	session := d.session()

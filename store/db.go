@@ -1,14 +1,13 @@
 package store
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
-	"syscall"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -40,53 +39,38 @@ const (
 
 // A DB keeps the checkpoints of one state in a bbolt file. Save and Snapshot may run at the same
 // time.
-type DB struct{ bolt *bbolt.DB }
+type DB struct {
+	path string
+	bolt *bbolt.DB
+}
 
 // OpenDB opens the file, or makes it. It fails if another process has it open, if it is not a
 // lockfs store or one of another format, and with ErrCorrupt if it is damaged.
 func OpenDB(path string) (*DB, error) {
-	db := &DB{}
-	err := guarded(func() (err error) {
-		if err := probe(path); err != nil {
-			return err
-		}
-		db.bolt, err = openBolt(path, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
-		return err
-	})
+	bolt, err := openChecked(path)
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
-	return db, nil
+	return &DB{path, bolt}, nil
 }
 
-// openBolt opens a bbolt file. Where bbolt panics on what it finds, it leaves the file mapped, and
-// with that locked, so the lock is given back here.
-func openBolt(path string, options *bbolt.Options) (bolt *bbolt.DB, err error) {
-	var file *os.File
-	options.OpenFile = func(name string, flag int, perm os.FileMode) (*os.File, error) {
-		var err error
-		file, err = os.OpenFile(name, flag, perm)
-		return file, err
+func openChecked(path string) (*bbolt.DB, error) {
+	if err := probe(path); err != nil {
+		return nil, err
 	}
-	options.Timeout, options.InitialMmapSize = lockTimeout, initialMap
-	defer func() {
-		if bolt == nil && file != nil {
-			_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
-			_ = file.Close() // which bbolt has done where it returned an error
-		}
-	}()
-	opened, err := bbolt.Open(path, 0o600, options)
-	switch {
-	case errors.Is(err, bbolterrors.ErrTimeout):
-		return nil, errors.New("another process has it open")
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrVersionMismatch), errors.Is(err, bbolterrors.ErrChecksum):
-		return nil, corrupt("it is not a bbolt file, or its first pages are not whole: %v", err)
+	bolt, err := openBolt(path, &bbolt.Options{
+		NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: initialMap})
+	if err != nil {
+		return nil, err
 	}
-	return opened, err
+	if err := bolt.View(checkFormat); err != nil {
+		return nil, errors.Join(err, bolt.Close())
+	}
+	return bolt, nil
 }
 
-// probe walks over a file that is there before it is opened for writing. Bbolt then looks for its
-// free pages in a goroutine of its own, where finding something else ends the process.
+// probe checks the pages of a file that is there, before bbolt goes over them. It has the file open
+// as a reader meanwhile, so that nobody writes to it.
 func probe(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -104,28 +88,28 @@ func probe(path string) error {
 		return err
 	}
 	defer bolt.Close()
-	return bolt.View(func(tx *bbolt.Tx) error {
-		if info.Size() < tx.Size() {
-			return corrupt("the file has %d bytes of %d", info.Size(), tx.Size())
-		}
-		if err := checkFormat(tx); err != nil {
-			return err
-		}
-		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return probeBucket(b) })
-	})
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return err
+	}
+	return checkPages(file, info.Size(), bolt.Info().PageSize)
 }
 
-// probeBucket touches every key and value, and looks each key up, which reads the pages above.
-func probeBucket(b *bbolt.Bucket) error {
-	var last []byte
-	return b.ForEach(func(k, v []byte) error {
-		if bytes.Compare(last, k) >= 0 || len(v) == 0 || len(b.Get(k)) != len(v) {
-			return corrupt("its pages are not in order")
-		}
-		_ = v[len(v)-1]
-		last = k
-		return nil
-	})
+func openBolt(path string, options *bbolt.Options) (*bbolt.DB, error) {
+	options.Timeout = lockTimeout
+	bolt, err := bbolt.Open(path, 0o600, options)
+	var pathErr *os.PathError
+	switch {
+	case errors.Is(err, bbolterrors.ErrTimeout):
+		return nil, errors.New("another process has it open")
+	case err != nil && !errors.As(err, &pathErr):
+		return nil, corrupt("it is not a bbolt file, or its first pages are not whole: %v", err)
+	}
+	return bolt, err
 }
 
 // checkFormat passes a file that is new or ours.
@@ -143,22 +127,10 @@ func checkFormat(tx *bbolt.Tx) error {
 	return nil
 }
 
-// guarded turns what bbolt does on pages that make no sense into an error: it panics, or reads
-// where the file has no bytes.
-func guarded(do func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = corrupt("%v", r)
-		}
-	}()
-	return do()
-}
-
 // Close closes the file, once no snapshot is open any more.
 func (db *DB) Close() error {
 	if err := db.bolt.Close(); err != nil {
-		return fmt.Errorf("close store %s: %w", db.bolt.Path(), err)
+		return fmt.Errorf("close store %s: %w", db.path, err)
 	}
 	return nil
 }
@@ -168,14 +140,12 @@ func (db *DB) Close() error {
 func (db *DB) Load(cell string) (*State, []byte, error) {
 	var state *State
 	var position []byte
-	err := guarded(func() error {
-		return db.bolt.View(func(tx *bbolt.Tx) (err error) {
-			state, position, err = load(tx, cell)
-			return err
-		})
+	err := db.bolt.View(func(tx *bbolt.Tx) (err error) {
+		state, position, err = load(tx, cell)
+		return err
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("load store %s: %w", db.bolt.Path(), err)
+		return nil, nil, fmt.Errorf("load store %s: %w", db.path, err)
 	}
 	return state, position, nil
 }
@@ -260,6 +230,8 @@ func (db *DB) Save(c *Checkpoint) error {
 		if err != nil {
 			return err
 		}
+		// In order of the keys bbolt need not look for a place for each.
+		slices.SortFunc(c.changes, func(a, b change) int { return cmp.Compare(a.key, b.key) })
 		for _, change := range c.changes {
 			if err := change.save(b); err != nil {
 				return err
@@ -268,7 +240,7 @@ func (db *DB) Save(c *Checkpoint) error {
 		return writeMeta(tx, c.meta)
 	})
 	if err != nil {
-		return fmt.Errorf("save entry %d to store %s: %w", c.meta.Applied, db.bolt.Path(), err)
+		return fmt.Errorf("save entry %d to store %s: %w", c.meta.Applied, db.path, err)
 	}
 	return nil
 }
@@ -299,7 +271,7 @@ func (db *DB) Restore(r io.Reader, cell string) (*State, []byte, error) {
 		err = db.bolt.Update(func(tx *bbolt.Tx) error { return replace(tx, state, meta) })
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("restore a snapshot to store %s: %w", db.bolt.Path(), err)
+		return nil, nil, fmt.Errorf("restore a snapshot to store %s: %w", db.path, err)
 	}
 	return state, meta.Position, nil
 }
@@ -335,7 +307,7 @@ type Snapshot struct {
 func (db *DB) Snapshot() (*Snapshot, error) {
 	s, err := db.snapshot()
 	if err != nil {
-		return nil, fmt.Errorf("snapshot of store %s: %w", db.bolt.Path(), err)
+		return nil, fmt.Errorf("snapshot of store %s: %w", db.path, err)
 	}
 	return s, nil
 }
@@ -366,15 +338,13 @@ func (s *Snapshot) Position() []byte { return s.meta.Position }
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	out := &frameWriter{w: w}
 	out.head(s.meta)
-	err := guarded(func() error {
-		return s.tx.Bucket(recordsBucket).ForEach(func(k, v []byte) error {
-			b, err := unseal(k, v)
-			if err != nil {
-				return err
-			}
-			out.frame(recordTag, b)
-			return out.err
-		})
+	err := s.tx.Bucket(recordsBucket).ForEach(func(k, v []byte) error {
+		b, err := unseal(k, v)
+		if err != nil {
+			return err
+		}
+		out.frame(recordTag, b)
+		return out.err
 	})
 	if err == nil {
 		out.end(s.meta)

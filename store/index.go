@@ -66,8 +66,16 @@ func (s *State) orphaned(n *node) bool {
 	return n.ownerSession != 0 && s.sessions[n.ownerSession] == nil
 }
 
+// touched notes a record for the next checkpoint. While a state is loaded there is no set to note it
+// in: all of it comes from one.
+func (s *State) touched(id recordID) {
+	if s.dirty != nil {
+		s.dirty[id] = struct{}{}
+	}
+}
+
 func (s *State) swapNode(p lockfs.Path, old, next *node) {
-	s.dirty[recordID{kind: nodeKey, path: p}] = struct{}{}
+	s.touched(recordID{kind: nodeKey, path: p})
 	if old != nil {
 		s.print -= old.print
 		s.cell.nodes--
@@ -133,7 +141,7 @@ func (s *State) indexLock(p lockfs.Path, old, next *node) {
 }
 
 func (s *State) swapDelay(p lockfs.Path, old, next *delay) {
-	s.dirty[recordID{kind: delayKey, path: p}] = struct{}{}
+	s.touched(recordID{kind: delayKey, path: p})
 	if old != nil {
 		s.print -= old.print
 		delete(s.delays, p)
@@ -145,7 +153,7 @@ func (s *State) swapDelay(p lockfs.Path, old, next *delay) {
 }
 
 func (s *State) swapSession(id uint64, old, next *session) {
-	s.dirty[recordID{kind: sessionKey, id: id}] = struct{}{}
+	s.touched(recordID{kind: sessionKey, id: id})
 	if old != nil {
 		s.print -= old.print
 		delete(s.sessions, id)

@@ -31,7 +31,9 @@ type loader struct {
 }
 
 func newLoader(cell string) *loader {
-	return &loader{state: New(cell), acls: map[lockfs.ACLNames]*lockfs.ACLNames{}}
+	l := &loader{state: New(cell), acls: map[lockfs.ACLNames]*lockfs.ACLNames{}}
+	l.state.dirty = nil
+	return l
 }
 
 // add takes one record as it was marshalled, and returns its key.

@@ -71,6 +71,7 @@ type span struct{ first, last uint64 }
 type saved struct {
 	result *storepb.Result
 	print  uint64
+	size   int // in bytes, marshalled
 }
 
 // cell is the one record that is changed in place: every proposal changes it.
@@ -221,7 +222,10 @@ func (h *hasher) delay(d *delay) uint64 { return h.sum(delayKey, d.message()) }
 
 func (h *hasher) cell(c *cell) uint64 { return h.sum(cellKey, c.message()) }
 
-func (h *hasher) result(r *storepb.Result) saved { return saved{r, h.sum('r', r)} }
+func (h *hasher) result(r *storepb.Result) saved {
+	print := h.sum('r', r)
+	return saved{r, print, len(h.buf) - 1}
+}
 
 // session goes over the hashes of the results and not over the results, which may be thousands,
 // all but one as they were the last time.

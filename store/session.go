@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"unicode/utf8"
@@ -14,6 +15,9 @@ const (
 	// MaxResults is how many results a session may leave unconfirmed. A mutation that would pass
 	// it fails with ErrLimit, and its number stays open.
 	MaxResults = 16384
+	// maxResultBytes bounds the same results in bytes, once they are marshalled: those of batches are
+	// as long as the batch.
+	maxResultBytes = 16 << 20
 	// maxSpans bounds the numbers that stay open while later ones are done.
 	maxSpans = 16384
 	// MaxNote bounds, in bytes, what is kept for people to read: notes, hosts, identities.
@@ -86,7 +90,7 @@ func (s *State) Done(session, number uint64) (*storepb.Result, bool) {
 // find returns where the result of number is, or would be.
 func (s *session) find(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(s.results, number, func(r saved, number uint64) int {
-		return compare(r.result.Number, number)
+		return cmp.Compare(r.result.Number, number)
 	})
 }
 
@@ -105,10 +109,20 @@ func admit(ses *session, m *storepb.Mutation) error {
 	if len(ses.results)+room > MaxResults {
 		return failed(lockfs.ErrLimit, "%d results of the session are not confirmed", len(ses.results))
 	}
+	if ses.resultBytes() > maxResultBytes {
+		return failed(lockfs.ErrLimit, "%d bytes of results of the session are not confirmed", ses.resultBytes())
+	}
 	if len(ses.done)+room > maxSpans {
 		return failed(lockfs.ErrLimit, "numbers before this one that are still open, in %d places", len(ses.done))
 	}
 	return nil
+}
+
+func (s *session) resultBytes() (sum int) {
+	for _, r := range s.results {
+		sum += r.size
+	}
+	return sum
 }
 
 // finish makes the result's number done, unless its session has just ended.

@@ -5,8 +5,6 @@ import (
 	"slices"
 )
 
-func compare(a, b uint64) int { return cmp.Compare(a, b) }
-
 // contains reports whether number lies in one of the spans, which are in order.
 func contains(spans []span, number uint64) bool {
 	i := after(spans, number)
