@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"lockfs/internal/fusetest"
 	"lockfs/internal/proccell"
 )
 
@@ -58,16 +59,6 @@ type hosts struct {
 	a, b *proccell.Mount
 }
 
-func needMounts(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("mounting needs root")
-	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("mounting needs FUSE: ", err)
-	}
-}
-
 // newCell starts a cell, and sees to its end.
 func newCell(t *testing.T, config proccell.Config) *proccell.Cell {
 	t.Helper()
@@ -93,7 +84,7 @@ func newCell(t *testing.T, config proccell.Config) *proccell.Cell {
 // twoHosts starts a cell with two mounts, which are given the flags.
 func twoHosts(t *testing.T, config proccell.Config, flags ...string) *hosts {
 	t.Helper()
-	needMounts(t)
+	fusetest.Need(t)
 	h := &hosts{T: t, cell: newCell(t, config)}
 	var err error
 	if h.a, err = h.cell.Mount(within(t, time.Minute), "a", flags...); err != nil {

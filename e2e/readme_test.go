@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"lockfs/internal/fusetest"
 	"lockfs/internal/proccell"
 )
 
@@ -52,7 +53,7 @@ func freePorts(t *testing.T) string {
 // TestReadme types everything that README.md shows, in order and in one shell, as its reader would;
 // only ports and folders are this test's own.
 func TestReadme(t *testing.T) {
-	needMounts(t)
+	fusetest.Need(t)
 	text, blocks := readme(t)
 	folder := t.TempDir()
 	mine := strings.NewReplacer("127.0.0.1:742", "127.0.0.1:"+freePorts(t), "/tmp/lockfs", folder)

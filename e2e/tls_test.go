@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"lockfs/internal/fusetest"
 	"lockfs/internal/proccell"
 	"lockfs/raft/raftrpc"
 )
@@ -149,7 +150,7 @@ func TestCertificates(t *testing.T) {
 		}
 	})
 	t.Run("mount", func(t *testing.T) {
-		needMounts(t)
+		fusetest.Need(t)
 		mount, err := cell.Mount(within(t, time.Minute), "a")
 		if err != nil {
 			t.Fatal(err)

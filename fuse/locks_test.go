@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockfs"
+	"lockfs/internal/fusetest"
 )
 
 const f = lockfs.Path("/ls/ny1/d/f")
@@ -368,7 +369,7 @@ func TestDeletedUnderALock(t *testing.T) {
 
 // TestLostSession is L033: what was open is dead for good, what is opened is not.
 func TestLostSession(t *testing.T) {
-	needFUSE(t)
+	fusetest.Need(t)
 	c, a, b := hostsOf(newTestCell(t, shortLease))
 	a.writeFile("f", "x")
 	p, q := a.program(), a.program()
@@ -422,7 +423,7 @@ func TestDirectories(t *testing.T) {
 
 // TestSilentCell is L002 and L081: nothing hangs, and nothing is granted.
 func TestSilentCell(t *testing.T) {
-	needFUSE(t)
+	fusetest.Need(t)
 	c := newTestCell(t, shortLease)
 	a := c.mount("a", Config{Timeout: 300 * time.Millisecond})
 	a.writeFile("f", "x\n")

@@ -18,6 +18,7 @@ import (
 
 	"lockfs"
 	"lockfs/client"
+	"lockfs/internal/fusetest"
 )
 
 // host is one mount of a cell in a test.
@@ -48,28 +49,10 @@ func (l *testLog) String() string {
 	return l.text.String()
 }
 
-// needFUSE skips a test that cannot mount; where everything must be tested it fails.
-func needFUSE(t *testing.T) {
-	t.Helper()
-	why := ""
-	if os.Geteuid() != 0 {
-		why = "mounting needs root"
-	} else if device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0); err != nil {
-		why = err.Error()
-	} else {
-		device.Close()
-		return
-	}
-	if os.Getenv("CI") != "" {
-		t.Fatal(why)
-	}
-	t.Skip(why)
-}
-
 // twoHosts mounts a cell twice, and makes the directory in which the test works.
 func twoHosts(t *testing.T) (c *testCell, a, b *host) {
 	t.Helper()
-	needFUSE(t)
+	fusetest.Need(t)
 	return hostsOf(newTestCell(t, lockfs.DefaultLease))
 }
 
@@ -283,7 +266,7 @@ func TestTopmost(t *testing.T) {
 }
 
 func TestMountPoint(t *testing.T) {
-	needFUSE(t)
+	fusetest.Need(t)
 	c := newTestCell(t, lockfs.DefaultLease)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
@@ -307,7 +290,7 @@ func TestMountPoint(t *testing.T) {
 
 // TestDeadMount kills a mount's daemon, a child process of the test, and mounts over what it left.
 func TestDeadMount(t *testing.T) {
-	needFUSE(t)
+	fusetest.Need(t)
 	dir := t.TempDir()
 	daemon := exec.Command(os.Args[0])
 	daemon.Env = append(os.Environ(), "LOCKFS_TEST_DAEMON="+dir)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"lockfs/internal/command"
+	"lockfs/internal/fusetest"
 )
 
 func TestBadArguments(t *testing.T) {
@@ -92,12 +92,7 @@ func (s *said) await(t *testing.T, text string, ended <-chan error) {
 
 // TestUnreachableCell mounts although the cell is away, says so, and ends when told to.
 func TestUnreachableCell(t *testing.T) {
-	if os.Geteuid() != 0 || errors.Is(openFUSE(), os.ErrNotExist) {
-		if os.Getenv("CI") != "" {
-			t.Fatal("mounting needs root and /dev/fuse")
-		}
-		t.Skip("mounting needs root and /dev/fuse")
-	}
+	fusetest.Need(t)
 	dir := t.TempDir()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -129,12 +124,4 @@ func TestUnreachableCell(t *testing.T) {
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("after the end the folder lists %v, %v", names, err)
 	}
-}
-
-func openFUSE() error {
-	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err == nil {
-		device.Close()
-	}
-	return err
 }

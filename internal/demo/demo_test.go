@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"lockfs/internal/fusetest"
 	"lockfs/internal/proccell"
 )
 
@@ -23,20 +24,10 @@ func (s *screen) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("mounting needs root")
-	}
-	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("mounting needs FUSE: ", err)
-	}
-}
-
 // TestDemo plays the demo twice: to its end, and interrupted by Ctrl-C where most is going on.
 // Either way nothing may be left behind.
 func TestDemo(t *testing.T) {
-	needRoot(t)
+	fusetest.Need(t)
 	programs, err := proccell.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
