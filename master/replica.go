@@ -37,9 +37,9 @@ type Config struct {
 	Storage raft.Storage
 	Tick    time.Duration // raft's; 0 is raft's default
 
-	Clock  clock.Clock      // leases, delays and raft's ticks
-	Wall   func() time.Time // written down as times of change; decides nothing
-	Logger *slog.Logger
+	Clock  clock.Clock      // leases, delays and raft's ticks; default CLOCK_MONOTONIC
+	Wall   func() time.Time // written down as times of change, decides nothing; default time.Now
+	Logger *slog.Logger     // default discards
 
 	// To the other replicas.
 	Dial        func(ctx context.Context, address string) (net.Conn, error)
@@ -80,6 +80,15 @@ type Replica struct {
 // Start loads the records and joins the cell. It fails where what is on disk cannot be trusted or
 // is another cell's.
 func Start(cfg Config) (*Replica, error) {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.Monotonic()
+	}
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	state, position, err := cfg.DB.Load(cfg.Cell)
 	if err != nil {
 		return nil, err
