@@ -139,17 +139,19 @@ func TestAFrozenHolderExpiresAndWakesToErrors(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		frozen.Thaw()
 		for what, call := range map[string]func() error{
-			"read":    func() error { _, _, err := a.Read(ctx, file, 0); return err },
-			"write":   func() error { _, err := a.Edit(ctx, client.Edit{Path: file}); return err },
-			"lock":    func() error { _, err := newHolder(a, 0).lock(true); return err },
-			"unlock":  holding.unlock,
-			"session": a.Err,
+			"read":   func() error { _, _, err := a.Read(ctx, file, 0); return err },
+			"write":  func() error { _, err := a.Edit(ctx, client.Edit{Path: file}); return err },
+			"lock":   func() error { _, err := newHolder(a, 0).lock(true); return err },
+			"unlock": holding.unlock,
 		} {
 			if err := call(); !errors.Is(err, lockfs.ErrSession) {
 				t.Errorf("%s on waking: %v", what, err)
 			}
 		}
 		<-a.Lost()
+		if err := a.Err(); !errors.Is(err, lockfs.ErrSession) {
+			t.Errorf("it ended with %v", err)
+		}
 		next := session(t, frozen)
 		if _, _, err := next.Read(ctx, file, 0); err != nil {
 			t.Errorf("the next session: %v", err)
