@@ -10,13 +10,13 @@ import (
 
 // call takes one call from a stream. mu is held.
 func (r *Replica) call(s *stream, c *lockpb.Call) {
-	s.open++
+	s.open.Add(1)
 	if err := r.admit(s, c); err != nil {
 		r.answer(s, failure(c.GetId(), err))
 		return
 	}
 	if c.GetAttach() == nil && !r.mu.machine.newest(c.GetSession(), s.serial) {
-		s.open-- // its client has gone on to another stream, and hears nothing here
+		s.open.Add(-1) // its client has gone on to another stream, and hears nothing here
 		return
 	}
 	switch op := c.GetOp().(type) {
@@ -36,7 +36,10 @@ func (r *Replica) call(s *stream, c *lockpb.Call) {
 // sender's. mu is held.
 func (r *Replica) admit(s *stream, c *lockpb.Call) error {
 	switch {
-	case s.open > maxOpenCalls:
+	case s.open.Load() > 2*maxOpenCalls:
+		s.end()
+		return errOpenCalls
+	case s.open.Load() > maxOpenCalls:
 		return errOpenCalls
 	case c.GetClusterId() != r.cfg.ClusterID:
 		return &lockfs.Error{Kind: lockfs.ErrCell,
@@ -54,7 +57,7 @@ func (r *Replica) admit(s *stream, c *lockpb.Call) error {
 
 // attach binds a session to its newest stream and says which locks it holds. mu is held.
 func (r *Replica) attach(s *stream, c *lockpb.Call, a *lockpb.Attach) {
-	r.confirmThen(func(moment) {
+	r.mu.renewals = append(r.mu.renewals, func(moment) {
 		m := r.mu.machine
 		err := m.session(c.GetSession(), s.identity)
 		if err == nil {
@@ -72,6 +75,7 @@ func (r *Replica) attach(s *stream, c *lockpb.Call, a *lockpb.Attach) {
 		}
 		r.answer(s, &lockpb.Answer{Id: c.GetId(), Result: &lockpb.Answer_Attached{Attached: attached}})
 	})
+	r.mu.progress.Broadcast()
 }
 
 // keepAlive renews leases, once it is sure that this replica still led after they were asked for.
@@ -81,9 +85,13 @@ func (r *Replica) keepAlive(s *stream, k *lockpb.KeepAlive) {
 	if k.GetClusterId() != r.cfg.ClusterID || k.GetEpoch() != m.epoch || !m.inOffice {
 		return
 	}
-	r.confirmThen(func(at moment) {
+	for _, renewal := range k.GetRenewals() {
+		m.ask(renewal.GetSession())
+	}
+	r.mu.renewals = append(r.mu.renewals, func(at moment) {
 		answer := new(lockpb.KeepAliveAnswer)
 		for _, renewal := range k.GetRenewals() {
+			m.asked(renewal.GetSession())
 			renewed := &lockpb.Renewed{Session: renewal.GetSession(), Number: renewal.GetNumber()}
 			if err := m.session(renewal.GetSession(), s.identity); err != nil {
 				renewed.Kind = uint32(lockfs.KindOf(err))
@@ -98,6 +106,7 @@ func (r *Replica) keepAlive(s *stream, k *lockpb.KeepAlive) {
 			s.send(&lockpb.ServerFrame{Frame: &lockpb.ServerFrame_KeepAliveAnswer{KeepAliveAnswer: answer}})
 		}
 	})
+	r.mu.progress.Broadcast()
 }
 
 // mutate hands a numbered change to the machine. mu is held.

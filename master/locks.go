@@ -219,14 +219,14 @@ func turn(waiters []*waiter, free func(*waiter) bool) []*waiter {
 }
 
 // proposeWith proposes a command, if there is one, and behind it, in the same entry, the grants
-// to heirs.
+// to heirs. Of very many the rest have their turn when the first are settled.
 func (m *machine) proposeWith(at moment, c *call, command *storepb.Command, queues []*queue, heirs []*waiter) {
 	who := &pending{queues: queues}
 	var commands []*storepb.Command
 	if command != nil {
 		who.calls, commands = append(who.calls, c), append(commands, command)
 	}
-	for _, w := range heirs {
+	for _, w := range heirs[:min(len(heirs), commandsMax)] {
 		w.proposed = true
 		who.calls, commands = append(who.calls, w.call), append(commands, mutation(w.call))
 	}

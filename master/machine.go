@@ -47,6 +47,7 @@ type machine struct {
 
 	leases  timetable[uint64] // by session
 	ending  map[uint64]bool   // sessions whose expiry is proposed: they get no answer any more
+	asking  map[uint64]int    // renewals that have arrived and are not confirmed, by session
 	hellos  map[uint64]hello  // by session: the stream that its keep-alives come on
 	streams map[uint64]uint64 // by session: the serial of the newest stream that brought a call
 	delays  timetable[delayKey]
@@ -94,6 +95,7 @@ func (m *machine) leave() {
 	m.epoch, m.inOffice, m.sequence = 0, false, 0
 	m.leases, m.delays = newTimetable[uint64](), newTimetable[delayKey]()
 	m.ending = make(map[uint64]bool)
+	m.asking = make(map[uint64]int)
 	m.hellos = make(map[uint64]hello)
 	m.streams = make(map[uint64]uint64)
 	m.queues = make(map[lockfs.Path]*queue)
@@ -162,6 +164,20 @@ func (m *machine) applied(at moment, p *storepb.Proposal, outcome store.Outcome)
 	}
 }
 
+// rejected takes a proposal back that the log will not have, whoever asked for it.
+func (m *machine) rejected(p *storepb.Proposal, why error) {
+	who := m.pending[p.GetSequence()]
+	delete(m.pending, p.GetSequence())
+	for _, q := range who.queues {
+		q.changing--
+	}
+	for _, c := range who.calls {
+		if c != nil && !c.ended {
+			m.end(c, refusal(c.mutation.GetNumber(), why))
+		}
+	}
+}
+
 // effects takes up what a proposal did to sessions, locks and names.
 func (m *machine) effects(at moment, e store.Effects) {
 	for _, session := range e.Ended {
@@ -180,16 +196,19 @@ func (m *machine) effects(at moment, e store.Effects) {
 	m.deleteOrphans(at, e.Orphans)
 }
 
+// commandsMax bounds the commands of one proposal, none of which has more than some kilobytes: raft
+// takes proposals up to a size.
+const commandsMax = 256
+
 func (m *machine) deleteOrphans(at moment, orphans []store.NodeID) {
-	if len(orphans) == 0 {
-		return
+	for some := range slices.Chunk(orphans, commandsMax) {
+		commands := make([]*storepb.Command, len(some))
+		for i, o := range some {
+			commands[i] = &storepb.Command{Command: &storepb.Command_DeleteOrphan{
+				DeleteOrphan: &storepb.DeleteOrphan{Path: string(o.Path), Instance: o.Instance}}}
+		}
+		m.propose(at, &pending{calls: make([]*call, len(some))}, commands...)
 	}
-	commands := make([]*storepb.Command, len(orphans))
-	for i, o := range orphans {
-		commands[i] = &storepb.Command{Command: &storepb.Command_DeleteOrphan{
-			DeleteOrphan: &storepb.DeleteOrphan{Path: string(o.Path), Instance: o.Instance}}}
-	}
-	m.propose(at, &pending{calls: make([]*call, len(orphans))}, commands...)
 }
 
 // mutate takes a numbered change from a client. One that is under way already is not done twice:
@@ -313,6 +332,19 @@ func (m *machine) attach(session, number uint64, s *stream) error {
 	return nil
 }
 
+// ask says that a renewal has arrived that is to be confirmed, and asked that it was.
+func (m *machine) ask(session uint64) {
+	if _, ok := m.leases.at(session); ok {
+		m.asking[session]++
+	}
+}
+
+func (m *machine) asked(session uint64) {
+	if m.asking[session]--; m.asking[session] <= 0 {
+		delete(m.asking, session)
+	}
+}
+
 // renew gives the session a new lease from now, and returns its length. That and expiring are
 // decided here alone: a session whose expiry is proposed gets no answer, which ok says.
 func (m *machine) renew(at moment, session uint64, s *stream) (lease time.Duration, ok bool) {
@@ -361,12 +393,20 @@ func (m *machine) waitersOf(session uint64) []*waiter {
 
 // ---- Time ------------------------------------------------------------------------------------
 
+// renewalWait is how long a session whose lease has run out is kept while its renewal is being
+// confirmed. Where that fails this master is none any more, and can end no session either.
+const renewalWait = 100 * time.Millisecond
+
 // tick does what is due: it ends sessions whose lease ran out and lock-delays that have passed.
 func (m *machine) tick(at moment) {
 	if !m.inOffice {
 		return
 	}
 	for _, session := range m.leases.expired(at.now) {
+		if m.asking[session] > 0 { // it was in time; only this master is late
+			m.leases.set(session, at.now.Add(renewalWait))
+			continue
+		}
 		m.ending[session] = true
 		m.propose(at, &pending{calls: []*call{nil}}, &storepb.Command{
 			Command: &storepb.Command_ExpireSession{ExpireSession: &storepb.ExpireSession{Session: session}}})

@@ -3,6 +3,8 @@ package master
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"lockfs"
 	"lockfs/lockpb"
 	"lockfs/store/storepb"
@@ -29,8 +31,19 @@ func (r *Replica) mutation(c *lockpb.Call) (*storepb.Mutation, error) {
 		}
 		m.Guard = &storepb.Guard{Path: g.GetPath(), Mode: g.GetMode(), Generation: g.GetGeneration()}
 	}
-	return m, r.operation(m, c)
+	if err := r.operation(m, c); err != nil {
+		return nil, err
+	}
+	if size := proto.Size(m); size > mutationBytesMax {
+		return nil, &lockfs.Error{Kind: lockfs.ErrTooLarge,
+			Detail: fmt.Sprintf("a request has at most %d bytes, this one %d", mutationBytesMax, size)}
+	}
+	return m, nil
 }
+
+// mutationBytesMax bounds one request of a client. It is well over the largest file, and under
+// what raft takes for one proposal, together with the grants behind a release.
+const mutationBytesMax = 1 << 20
 
 func (r *Replica) operation(m *storepb.Mutation, c *lockpb.Call) error {
 	switch op := c.GetOp().(type) {

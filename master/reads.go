@@ -15,6 +15,9 @@ import (
 // held.
 func (r *Replica) read(s *stream, c *lockpb.Call) {
 	r.confirmThen(func(at moment) {
+		if s.over() {
+			return
+		}
 		var a *lockpb.Answer
 		err := r.sessionOf(s, c)
 		if err == nil {
@@ -65,7 +68,7 @@ func (r *Replica) readNow(at moment, c *lockpb.Call) (*lockpb.Answer, error) {
 		}
 		entries, st, err := r.mu.state.List(path, op.List.GetInstance())
 		return &lockpb.Answer{Result: &lockpb.Answer_Listing{Listing: &lockpb.Listing{
-			Stat: lockpb.StatToWire(st), Entries: lockpb.EntriesToWire(entries)}}}, err
+			Stat: lockpb.StatToWire(st), Entries: r.entriesToWire(entries)}}}, err
 	case *lockpb.Call_LockState:
 		path, err := r.path(op.LockState)
 		if err != nil {
@@ -75,6 +78,21 @@ func (r *Replica) readNow(at moment, c *lockpb.Call) (*lockpb.Answer, error) {
 		return &lockpb.Answer{Result: &lockpb.Answer_Lock{Lock: info}}, err
 	}
 	return nil, invalid("a read of a kind that this replica does not know")
+}
+
+// entriesToWire converts a listing. The last one is kept, since many who list a directory do so
+// together, and converting a large one takes longer than anything else that a read may want.
+func (r *Replica) entriesToWire(entries []lockfs.Entry) []*lockpb.Entry {
+	if last := r.mu.listing; len(entries) == 0 || len(last.entries) != len(entries) || &last.entries[0] != &entries[0] {
+		r.mu.listing = listing{entries, lockpb.EntriesToWire(entries)}
+	}
+	return r.mu.listing.wire
+}
+
+// listing is a directory's names as the state gave them, and as they are sent.
+type listing struct {
+	entries []lockfs.Entry
+	wire    []*lockpb.Entry
 }
 
 func (r *Replica) path(t target) (lockfs.Path, error) {

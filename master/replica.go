@@ -66,11 +66,13 @@ type Replica struct {
 		over       chan struct{} // closed when the mastership ends
 		known      bool          // ready is closed
 		applied    uint64
-		progress   *sync.Cond // applied grew, or there are items, or the replica stops
+		progress   *sync.Cond     // applied grew, or there are items, or the replica stops
+		renewals   []confirmation // confirmed by rounds of their own: leases come before everything else
 		confirm    []confirmation
 		wake       clock.Instant // when keepTime will look at the machine of itself
 		streams    map[*stream]bool
 		serial     uint64 // of the newest stream
+		listing    listing
 		stopping   bool
 	}
 
@@ -113,7 +115,8 @@ func Start(cfg Config) (*Replica, error) {
 		return nil, err
 	}
 	r.work.Go(r.keepTime)
-	r.work.Go(r.confirmLoop)
+	r.work.Go(func() { r.confirmLoop(&r.mu.renewals) })
+	r.work.Go(func() { r.confirmLoop(&r.mu.confirm) })
 	return r, nil
 }
 
@@ -252,7 +255,7 @@ func (a *replicated) Leadership(l raft.Leadership) {
 	if before.Leading && (!l.Leading || l.Term != before.Term) {
 		r.log.Info("no longer the master", "term", l.Term, "leader", l.Leader)
 		r.mu.machine.leave()
-		r.mu.confirm = nil
+		r.mu.renewals, r.mu.confirm = nil, nil
 		close(r.mu.over)
 		r.endStreams()
 	}
@@ -291,16 +294,23 @@ func (r *Replica) flush() {
 }
 
 // propose hands the machine's proposals to raft, in order. What raft has no room for waits for
-// the next tick; what it refuses, since this replica has ceased to lead, Leadership will clear.
+// the next tick.
 func (r *Replica) propose() {
 	m := r.mu.machine
 	for len(m.proposals) > 0 {
-		data, err := proto.Marshal(m.proposals[0])
-		if err != nil {
-			panic(fmt.Sprintf("a proposal of our own does not marshal: %v", err))
+		p := m.proposals[0]
+		data, err := proto.Marshal(p)
+		if err == nil {
+			err = r.raft.Propose(m.epoch, data)
 		}
-		if err := r.raft.Propose(m.epoch, data); errors.Is(err, raft.ErrOverloaded) {
+		switch {
+		case errors.Is(err, raft.ErrOverloaded):
 			return
+		case err == nil, errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrStopped):
+			// Where this replica has ceased to lead Leadership clears everything.
+		default:
+			r.log.Error("a proposal is refused", "commands", len(p.GetCommands()), "bytes", len(data), "error", err)
+			m.rejected(p, &lockfs.Error{Kind: lockfs.ErrTooLarge, Detail: err.Error()})
 		}
 		m.proposals = m.proposals[1:]
 	}
@@ -360,25 +370,25 @@ func (r *Replica) confirmThen(do confirmation) {
 }
 
 // confirmLoop lets all that came since the last round share the next.
-func (r *Replica) confirmLoop() {
+func (r *Replica) confirmLoop(queue *[]confirmation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
-		for len(r.mu.confirm) == 0 && !r.mu.stopping {
+		for len(*queue) == 0 && !r.mu.stopping {
 			r.mu.progress.Wait()
 		}
 		if r.mu.stopping {
 			return
 		}
-		r.confirmRound()
+		r.confirmRound(queue)
 	}
 }
 
 // confirmRound takes the confirmations that are there and does them. mu is held on entry and on
 // return, and let go while raft is asked.
-func (r *Replica) confirmRound() {
-	batch, term := r.mu.confirm, r.mu.leadership.Term
-	r.mu.confirm = nil
+func (r *Replica) confirmRound(queue *[]confirmation) {
+	batch, term := *queue, r.mu.leadership.Term
+	*queue = nil
 	r.mu.Unlock()
 	index, err := r.raft.ReadIndex(r.ctx)
 	r.mu.Lock()
@@ -388,14 +398,25 @@ func (r *Replica) confirmRound() {
 	for r.mu.applied < index && !r.mu.stopping && r.leads(term) {
 		r.mu.progress.Wait()
 	}
-	if !r.leads(term) || r.mu.stopping {
-		return
+	for len(batch) > 0 && r.leads(term) && !r.mu.stopping {
+		batch = r.confirmSome(batch)
+		r.mu.Unlock() // whoever waits is let in between
+		r.mu.Lock()
 	}
+}
+
+// confirmTime is for how long confirmations are done in a row.
+const confirmTime = time.Millisecond
+
+// confirmSome does some of the batch and returns the rest.
+func (r *Replica) confirmSome(batch []confirmation) []confirmation {
 	at := r.moment()
-	for _, do := range batch {
-		do(at)
+	for len(batch) > 0 && r.cfg.Clock.Now().Sub(at.now) < confirmTime {
+		batch[0](at)
+		batch = batch[1:]
 	}
 	r.flush()
+	return batch
 }
 
 func (r *Replica) leads(term uint64) bool {

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -13,15 +14,16 @@ import (
 	"lockfs/lockpb"
 )
 
-// maxOpenCalls bounds the calls of one stream that have no answer yet. It bounds the stream's
-// queue too: a call has at most two frames there.
+// maxOpenCalls bounds the calls of one stream whose answers are not sent yet; more are refused, and
+// twice as many end the stream. So it bounds the stream's queue too, though its client does not
+// read: a call has at most two frames there.
 const maxOpenCalls = 16384
 
 // stream is one client's connection, with the calls of any number of sessions on it.
 type stream struct {
 	identity string
 	serial   uint64        // grows with each stream that this replica takes in
-	open     int           // calls without an answer; guarded by Replica.mu
+	open     atomic.Int64  // calls whose answers are not sent
 	ended    chan struct{} // closed by end
 	once     sync.Once
 
@@ -66,6 +68,16 @@ func (r *Replica) Session(server lockpb.Cell_SessionServer) error {
 	return s.serve(server)
 }
 
+// over reports whether nobody hears what is sent any more.
+func (s *stream) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // serve sends what is queued until the stream ends.
 func (s *stream) serve(server lockpb.Cell_SessionServer) error {
 	for {
@@ -83,6 +95,9 @@ func (s *stream) serve(server lockpb.Cell_SessionServer) error {
 		for _, f := range frames {
 			if err := server.Send(f); err != nil {
 				return err
+			}
+			if f.GetAnswer() != nil {
+				s.open.Add(-1)
 			}
 		}
 	}
@@ -184,9 +199,8 @@ func nameOf(c *x509.Certificate) string {
 	return c.Subject.CommonName
 }
 
-// answer sends the answer to a call and counts it. mu is held.
+// answer queues the answer to a call.
 func (r *Replica) answer(s *stream, a *lockpb.Answer) {
-	s.open--
 	s.send(&lockpb.ServerFrame{Frame: &lockpb.ServerFrame_Answer{Answer: a}})
 }
 

@@ -100,6 +100,7 @@ func (s *State) swapNode(p lockfs.Path, old, next *node) {
 func (s *State) indexName(n *node) {
 	if dir := n.path.Parent(); dir != "" {
 		putInto(s.children, dir, n.path)
+		delete(s.listings, dir)
 	}
 	if n.ownerSession != 0 {
 		putInto(s.ephemeral, n.ownerSession, n.path)
@@ -108,6 +109,7 @@ func (s *State) indexName(n *node) {
 
 func (s *State) unindexName(n *node) {
 	takeOut(s.children, n.path.Parent(), n.path)
+	delete(s.listings, n.path.Parent())
 	takeOut(s.ephemeral, n.ownerSession, n.path)
 }
 

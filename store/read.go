@@ -64,7 +64,12 @@ func (s *State) Contents(p lockfs.Path, instance uint64) ([]byte, lockfs.Stat, e
 	return n.content, s.stat(n), nil
 }
 
-// List returns the names in a directory, in order, and its stat. It fails as Stat does, or with
+// listingsMax is how many listings are kept. Sorting the names of a large directory takes tens of
+// milliseconds, which many hosts that look at the same one together should not all pay.
+const listingsMax = 64
+
+// List returns the names in a directory, in order, and its stat. The entries are shared and must
+// not be changed: while the names stay, later calls return the same. It fails as Stat does, or with
 // ErrNotDir.
 func (s *State) List(p lockfs.Path, instance uint64) ([]lockfs.Entry, lockfs.Stat, error) {
 	n, err := s.find("list", p, instance)
@@ -74,13 +79,25 @@ func (s *State) List(p lockfs.Path, instance uint64) ([]lockfs.Entry, lockfs.Sta
 	if n.kind != lockfs.Dir {
 		return nil, lockfs.Stat{}, &lockfs.Error{Op: "list", Path: p, Kind: lockfs.ErrNotDir}
 	}
-	entries := make([]lockfs.Entry, 0, len(s.children[p]))
-	for child := range s.children[p] {
+	entries, ok := s.listings[p]
+	if !ok {
+		if len(s.listings) >= listingsMax {
+			clear(s.listings)
+		}
+		entries = s.listing(p)
+		s.listings[p] = entries
+	}
+	return entries, s.stat(n), nil
+}
+
+func (s *State) listing(dir lockfs.Path) []lockfs.Entry {
+	entries := make([]lockfs.Entry, 0, len(s.children[dir]))
+	for child := range s.children[dir] {
 		c := s.nodes[child]
 		entries = append(entries, lockfs.Entry{Name: child.Base(), Type: c.kind, Instance: c.instance})
 	}
 	slices.SortFunc(entries, func(a, b lockfs.Entry) int { return cmp.Compare(a.Name, b.Name) })
-	return entries, s.stat(n), nil
+	return entries
 }
 
 // Lock returns the lock of a node. It fails as Stat does.

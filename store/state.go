@@ -17,13 +17,14 @@ type State struct {
 
 	// What follows can be told from the records. swapNode, swapDelay and swapSession alone
 	// change the records, and keep these in step.
-	children  map[lockfs.Path]pathSet       // of each directory that has any
-	held      map[uint64]map[uint64]pathSet // what is locked, by session and owner
-	locked    pathSet                       // nodes whose lock is held
-	ephemeral map[uint64]pathSet            // by the session that owns them, which may have ended
-	print     uint64                        // sum of the prints of all records but the cell
-	dirty     map[recordID]struct{}         // records changed since the last checkpoint
-	base      version                       // what the last checkpoint left in the file
+	children  map[lockfs.Path]pathSet        // of each directory that has any
+	listings  map[lockfs.Path][]lockfs.Entry // some of them, in order; see List
+	held      map[uint64]map[uint64]pathSet  // what is locked, by session and owner
+	locked    pathSet                        // nodes whose lock is held
+	ephemeral map[uint64]pathSet             // by the session that owns them, which may have ended
+	print     uint64                         // sum of the prints of all records but the cell
+	dirty     map[recordID]struct{}          // records changed since the last checkpoint
+	base      version                        // what the last checkpoint left in the file
 	// Of the command that is being applied.
 	undo    []func()
 	effects Effects
@@ -39,6 +40,7 @@ func New(name string) *State {
 		delays:    map[lockfs.Path]*delay{},
 		sessions:  map[uint64]*session{},
 		children:  map[lockfs.Path]pathSet{},
+		listings:  map[lockfs.Path][]lockfs.Entry{},
 		held:      map[uint64]map[uint64]pathSet{},
 		locked:    pathSet{},
 		ephemeral: map[uint64]pathSet{},
