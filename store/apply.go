@@ -110,10 +110,11 @@ func (s *State) takeEffects() Effects {
 	e := s.effects
 	s.effects = Effects{}
 	e.tidy()
-	// A later command of the same proposal may have deleted one, or put something into it.
+	// A later command of the same proposal may have deleted one, put something into it, or made it
+	// somebody's.
 	e.Orphans = slices.DeleteFunc(e.Orphans, func(id NodeID) bool {
 		n := s.nodes[id.Path]
-		return n == nil || n.instance != id.Instance || len(s.children[id.Path]) > 0
+		return n == nil || n.instance != id.Instance || len(s.children[id.Path]) > 0 || !s.orphaned(n)
 	})
 	return e
 }

@@ -335,10 +335,14 @@ func TestMisplacedValues(t *testing.T) {
 	}
 	now := valuesOf(t, db)
 	for name, do := range map[string]func(records, meta *bbolt.Bucket) error{
-		"a record of before":  func(records, _ *bbolt.Bucket) error { return records.Put(old[len(old)-2].key, old[len(old)-2].value) },
-		"meta of before":      func(_, meta *bbolt.Bucket) error { return meta.Put(metaKey, old[0].value) },
-		"a record gone":       func(records, _ *bbolt.Bucket) error { return records.Delete(now[len(now)-1].key) },
-		"a record elsewhere":  func(records, _ *bbolt.Bucket) error { return records.Put([]byte(idKey(77)), now[len(now)-1].value) },
+		"a record of before": func(records, _ *bbolt.Bucket) error { return records.Put(old[len(old)-2].key, old[len(old)-2].value) },
+		"meta of before":     func(_, meta *bbolt.Bucket) error { return meta.Put(metaKey, old[0].value) },
+		"a record gone":      func(records, _ *bbolt.Bucket) error { return records.Delete(now[len(now)-1].key) },
+		"a record elsewhere": func(records, _ *bbolt.Bucket) error { return records.Put([]byte(idKey(77)), now[len(now)-1].value) },
+		"a record moved": func(records, _ *bbolt.Bucket) error {
+			last := now[len(now)-1]
+			return errors.Join(records.Delete(last.key), records.Put([]byte(idKey(77)), last.value))
+		},
 		"a record of another": func(records, _ *bbolt.Bucket) error { return records.Put(now[3].key, now[4].value) },
 		"no meta":             func(_, meta *bbolt.Bucket) error { return meta.Delete(metaKey) },
 	} {

@@ -112,6 +112,11 @@ func setACL(a *storepb.SetACL) *storepb.Mutation {
 	return &storepb.Mutation{Op: &storepb.Mutation_SetAcl{SetAcl: a}}
 }
 
+func setPermanence(path string, instance uint64, ephemeral bool) *storepb.Mutation {
+	return &storepb.Mutation{Op: &storepb.Mutation_SetPermanence{
+		SetPermanence: &storepb.SetPermanence{Path: path, Instance: instance, Ephemeral: ephemeral}}}
+}
+
 func rename(r *storepb.Rename) *storepb.Mutation {
 	return &storepb.Mutation{Op: &storepb.Mutation_Rename{Rename: r}}
 }
@@ -146,6 +151,10 @@ func appended(data string) *storepb.Change {
 
 func truncated(size int64) *storepb.Change {
 	return &storepb.Change{Change: &storepb.Change_Truncate{Truncate: size}}
+}
+
+func extended(size int64) *storepb.Change {
+	return &storepb.Change{Change: &storepb.Change_Extend{Extend: size}}
 }
 
 func writtenTo(offset int64, data string) *storepb.Change {

@@ -59,6 +59,8 @@ func edited(old []byte, changes []*storepb.Change, limit int64) ([]byte, error) 
 		switch c := change.Change.(type) {
 		case *storepb.Change_Truncate:
 			content = resized(content, c.Truncate)
+		case *storepb.Change_Extend:
+			content = resized(content, max(int64(len(content)), c.Extend))
 		case *storepb.Change_Append:
 			content = append(content, c.Append...)
 		case *storepb.Change_WriteAt:
@@ -96,6 +98,11 @@ func sizeAfter(size int64, change *storepb.Change) (int64, error) {
 			return 0, failed(lockfs.ErrInvalid, "size %d", c.Truncate)
 		}
 		return c.Truncate, nil
+	case *storepb.Change_Extend:
+		if c.Extend < 0 {
+			return 0, failed(lockfs.ErrInvalid, "size %d", c.Extend)
+		}
+		return max(size, c.Extend), nil
 	case *storepb.Change_WriteAt:
 		offset, length := c.WriteAt.Offset, int64(len(c.WriteAt.Data))
 		if offset < 0 || offset > math.MaxInt64-length {
@@ -127,6 +134,43 @@ func resized(content []byte, size int64) []byte {
 		clear(content[old:])
 	}
 	return content
+}
+
+// setPermanence makes a node ephemeral, the session's, or permanent. No permanent node may come to be
+// in an ephemeral directory: it would keep that from going when its session ends.
+func (s *State) setPermanence(session uint64, p *storepb.SetPermanence) (*storepb.Result, error) {
+	n, err := s.locate(p.Path, p.Instance)
+	if err != nil {
+		return nil, err
+	}
+	owner := uint64(0)
+	if p.Ephemeral {
+		owner = session
+	}
+	switch {
+	case owner == n.ownerSession:
+		return &storepb.Result{Stat: s.statMessage(n)}, nil
+	case n.path.IsCellRoot():
+		return nil, failed(lockfs.ErrInvalid, "the root of a cell is permanent")
+	case owner == 0 && s.nodes[n.path.Parent()].ownerSession != 0:
+		return nil, failed(lockfs.ErrInvalid, "%s is ephemeral and takes ephemeral nodes only", n.path.Parent())
+	case owner != 0 && s.hasPermanent(n.path):
+		return nil, failed(lockfs.ErrInvalid, "%s has permanent nodes in it", n.path)
+	}
+	next := *n
+	next.ownerSession = owner
+	s.setNode(n.path, &next)
+	return &storepb.Result{Stat: s.statMessage(&next)}, nil
+}
+
+// hasPermanent reports whether any node in a directory is permanent.
+func (s *State) hasPermanent(dir lockfs.Path) bool {
+	for child := range s.children[dir] {
+		if s.nodes[child].ownerSession == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *State) setACL(a *storepb.SetACL) (*storepb.Result, error) {

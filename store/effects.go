@@ -11,7 +11,7 @@ import (
 // Effects are what a proposal did, for the master to act on: whom to tell, which waiters to look
 // at, which deadlines to set. Every list is sorted and holds nothing twice.
 type Effects struct {
-	Changed []lockfs.Path // nodes made, written, deleted, or given other ACL names; directories that gained or lost a name
+	Changed []lockfs.Path // nodes made, written, deleted, or given other ACL names or another permanence; directories that gained or lost a name
 	Locks   []lockfs.Path // nodes whose lock changed, or whose delay was cleared: waiters may get in
 	Deleted []NodeID      // nodes gone: who waits for their lock gets ErrStale
 	Lost    []Loss        // locks that ended against their holder's will: delete, rename away, expiry
@@ -67,7 +67,8 @@ func (e *Effects) node(old, next *node) {
 		}
 		return
 	}
-	if next.contentGeneration != old.contentGeneration || next.aclGeneration != old.aclGeneration {
+	if next.contentGeneration != old.contentGeneration || next.aclGeneration != old.aclGeneration ||
+		next.ownerSession != old.ownerSession {
 		e.Changed = append(e.Changed, next.path)
 	}
 	if next.lockGeneration != old.lockGeneration || !slices.Equal(next.holders, old.holders) {

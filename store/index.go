@@ -93,6 +93,9 @@ func (s *State) swapNode(p lockfs.Path, old, next *node) {
 		s.indexName(next)
 	case old != nil && next == nil:
 		s.unindexName(old)
+	case old != nil && old.ownerSession != next.ownerSession:
+		s.unindexName(old)
+		s.indexName(next)
 	}
 	s.indexLock(p, old, next)
 }

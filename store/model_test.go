@@ -162,7 +162,7 @@ func (m *model) attempt(index, session uint64, mu *storepb.Mutation) mresult {
 	if g := mu.Guard; g != nil {
 		n := m.nodes[g.Path]
 		writes := mu.GetCreate() != nil || mu.GetDelete() != nil || mu.GetEdit() != nil || mu.GetSetAcl() != nil ||
-			mu.GetRename() != nil || mu.GetBatch() != nil
+			mu.GetSetPermanence() != nil || mu.GetRename() != nil || mu.GetBatch() != nil
 		if n.mode == lockfs.Free || n.mode != lockfs.Mode(g.Mode) || n.lock != g.Generation || n.mode == lockfs.Shared && writes {
 			return fails(lockfs.ErrSequencer)
 		}
@@ -182,6 +182,8 @@ func (m *model) attempt(index, session uint64, mu *storepb.Mutation) mresult {
 			m.nodes[op.SetAcl.Path] = n
 		}
 		return mresult{kind: kind, instance: n.instance}
+	case *storepb.Mutation_SetPermanence:
+		return m.setPermanence(session, op.SetPermanence)
 	case *storepb.Mutation_Rename:
 		return m.rename(op.Rename)
 	case *storepb.Mutation_Acquire:
@@ -352,6 +354,8 @@ func (m *model) edit(e *storepb.Edit) mresult {
 			n.content += string(c.Append)
 		case *storepb.Change_Truncate:
 			n.content = (n.content + strings.Repeat("\x00", modelFileBytes+2))[:c.Truncate]
+		case *storepb.Change_Extend:
+			n.content += strings.Repeat("\x00", max(0, int(c.Extend)-len(n.content)))
 		case *storepb.Change_WriteAt:
 			if at, data := int(c.WriteAt.Offset), string(c.WriteAt.Data); data != "" {
 				padded := n.content + strings.Repeat("\x00", max(0, at+len(data)-len(n.content)))
@@ -371,6 +375,30 @@ func (m *model) write(p string, n mnode, was int) mresult {
 	}
 	n.gens.content++
 	m.nodes[p] = n
+	return mresult{instance: n.instance}
+}
+
+func (m *model) setPermanence(session uint64, p *storepb.SetPermanence) mresult {
+	n, kind := m.at(p.Path, p.Instance)
+	if kind != 0 {
+		return fails(kind)
+	}
+	was := n.owner
+	n.owner = 0
+	if p.Ephemeral {
+		n.owner = session
+	}
+	if was != n.owner {
+		if p.Path == "/ls/ny1" || n.owner == 0 && m.nodes[parentOf(p.Path)].owner != 0 {
+			return fails(lockfs.ErrInvalid)
+		}
+		for _, child := range m.below(p.Path) {
+			if n.owner != 0 && m.nodes[child].owner == 0 {
+				return fails(lockfs.ErrInvalid)
+			}
+		}
+	}
+	m.nodes[p.Path] = n
 	return mresult{instance: n.instance}
 }
 
@@ -514,7 +542,8 @@ func (m *model) effects(next *model, index uint64) Effects {
 	for p := range union(m.nodes, next.nodes) {
 		a, before := m.nodes[p]
 		b, after := next.nodes[p]
-		if before != after || a.instance != b.instance || a.gens.content != b.gens.content || a.gens.acl != b.gens.acl {
+		if before != after || a.instance != b.instance || a.gens.content != b.gens.content ||
+			a.gens.acl != b.gens.acl || a.owner != b.owner {
 			e.Changed = append(e.Changed, lockfs.Path(p))
 		}
 		cleared := len(m.marks[p]) > 0 && fmt.Sprint(m.marks[p]) != fmt.Sprint(next.marks[p])

@@ -52,6 +52,8 @@ func (s *State) attempt(session uint64, m *storepb.Mutation) (*storepb.Result, e
 		return s.edit(op.Edit)
 	case *storepb.Mutation_SetAcl:
 		return s.setACL(op.SetAcl)
+	case *storepb.Mutation_SetPermanence:
+		return s.setPermanence(session, op.SetPermanence)
 	case *storepb.Mutation_Rename:
 		return s.rename(op.Rename)
 	case *storepb.Mutation_Batch:
@@ -74,7 +76,7 @@ func (s *State) attempt(session uint64, m *storepb.Mutation) (*storepb.Result, e
 func changesTree(m *storepb.Mutation) bool {
 	switch m.Op.(type) {
 	case *storepb.Mutation_Create, *storepb.Mutation_Delete, *storepb.Mutation_Edit,
-		*storepb.Mutation_SetAcl, *storepb.Mutation_Rename:
+		*storepb.Mutation_SetAcl, *storepb.Mutation_SetPermanence, *storepb.Mutation_Rename:
 		return true
 	}
 	return false

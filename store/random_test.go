@@ -374,11 +374,13 @@ func (w *world) change() *storepb.Mutation {
 		e := &storepb.Edit{Path: p, Instance: w.instance(p), IfGeneration: w.generation(p)}
 		for range w.rand.IntN(3) {
 			e.Changes = append(e.Changes, []*storepb.Change{appended(w.data()), truncated(w.rand.Int64N(modelFileBytes + 2)),
-				writtenTo(w.rand.Int64N(modelFileBytes+2), w.data())}[w.rand.IntN(3)])
+				extended(w.rand.Int64N(modelFileBytes + 2)), writtenTo(w.rand.Int64N(modelFileBytes+2), w.data())}[w.rand.IntN(4)])
 		}
 		return edit(e)
 	case n < 50:
 		return setACL(&storepb.SetACL{Path: p, Instance: w.instance(p), Acl: &storepb.ACLNames{Write: "/ls/ny1/acl/" + w.data() + "w"}})
+	case n < 53:
+		return setPermanence(p, w.instance(p), w.rand.IntN(2) == 0)
 	default:
 		to := w.path()
 		return rename(&storepb.Rename{From: p, FromInstance: w.instance(p), To: to, ToInstance: w.instance(to), NoReplace: w.rand.IntN(4) == 0})

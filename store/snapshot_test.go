@@ -213,8 +213,18 @@ func TestLoaderTrustsNothing(t *testing.T) {
 			}
 		})
 	}
-	if _, err := loadAll(file(func(*storepb.Node) {})); err != nil {
+	good := file(func(*storepb.Node) {})
+	if _, err := loadAll(good); err != nil {
 		t.Errorf("without a fault: %v", err)
+	}
+	l := newLoader(testCell)
+	for _, r := range good {
+		if _, err := l.add(marshal(nil, r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.finish(&storepb.Meta{Records: l.count + 1, Hash: l.state.Hash()}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("another count: %v", err)
 	}
 	newer := file(func(n *storepb.Node) { n.ProtoReflect().SetUnknown([]byte{0xa0, 0x1f, 1}) })
 	if _, err := loadAll(newer); err == nil || errors.Is(err, ErrCorrupt) {

@@ -204,6 +204,8 @@ func (s *story) op(w words) *storepb.Mutation {
 		return edit(&storepb.Edit{Path: path, Instance: instance, Changes: []*storepb.Change{appended(w.args["content"])}})
 	case "set-acl":
 		return setACL(&storepb.SetACL{Path: path, Acl: &storepb.ACLNames{Write: w.args["acl"]}})
+	case "set-permanence":
+		return setPermanence(path, instance, w.has("ephemeral"))
 	case "rename":
 		return rename(&storepb.Rename{From: w.path("from"), To: w.path("to"), NoReplace: w.has("no-replace")})
 	case "acquire":

@@ -1552,6 +1552,7 @@ type Mutation struct {
 	//	*Mutation_GiveUp
 	//	*Mutation_CloseSession
 	//	*Mutation_Batch
+	//	*Mutation_SetPermanence
 	Op            isMutation_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1721,6 +1722,15 @@ func (x *Mutation) GetBatch() *Batch {
 	return nil
 }
 
+func (x *Mutation) GetSetPermanence() *SetPermanence {
+	if x != nil {
+		if x, ok := x.Op.(*Mutation_SetPermanence); ok {
+			return x.SetPermanence
+		}
+	}
+	return nil
+}
+
 type isMutation_Op interface {
 	isMutation_Op()
 }
@@ -1769,6 +1779,10 @@ type Mutation_Batch struct {
 	Batch *Batch `protobuf:"bytes,15,opt,name=batch,proto3,oneof"`
 }
 
+type Mutation_SetPermanence struct {
+	SetPermanence *SetPermanence `protobuf:"bytes,16,opt,name=set_permanence,json=setPermanence,proto3,oneof"`
+}
+
 func (*Mutation_Create) isMutation_Op() {}
 
 func (*Mutation_Delete) isMutation_Op() {}
@@ -1790,6 +1804,8 @@ func (*Mutation_GiveUp) isMutation_Op() {}
 func (*Mutation_CloseSession) isMutation_Op() {}
 
 func (*Mutation_Batch) isMutation_Op() {}
+
+func (*Mutation_SetPermanence) isMutation_Op() {}
 
 // Guard is a sequencer: valid while the lock of path is held in mode at generation.
 type Guard struct {
@@ -2073,6 +2089,7 @@ type Change struct {
 	//	*Change_Append
 	//	*Change_WriteAt
 	//	*Change_Truncate
+	//	*Change_Extend
 	Change        isChange_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2142,6 +2159,15 @@ func (x *Change) GetTruncate() int64 {
 	return 0
 }
 
+func (x *Change) GetExtend() int64 {
+	if x != nil {
+		if x, ok := x.Change.(*Change_Extend); ok {
+			return x.Extend
+		}
+	}
+	return 0
+}
+
 type isChange_Change interface {
 	isChange_Change()
 }
@@ -2158,11 +2184,17 @@ type Change_Truncate struct {
 	Truncate int64 `protobuf:"varint,3,opt,name=truncate,proto3,oneof"` // to so many bytes, zeroes where it grows
 }
 
+type Change_Extend struct {
+	Extend int64 `protobuf:"varint,4,opt,name=extend,proto3,oneof"` // to at least so many bytes, by zeroes
+}
+
 func (*Change_Append) isChange_Change() {}
 
 func (*Change_WriteAt) isChange_Change() {}
 
 func (*Change_Truncate) isChange_Change() {}
+
+func (*Change_Extend) isChange_Change() {}
 
 type WriteAt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2277,6 +2309,68 @@ func (x *SetACL) GetAcl() *ACLNames {
 	return nil
 }
 
+// SetPermanence makes a node ephemeral, and the caller's session its owner, or permanent. What would
+// keep an ephemeral directory from going, a permanent node in it, is refused.
+type SetPermanence struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Instance      uint64                 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Ephemeral     bool                   `protobuf:"varint,3,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPermanence) Reset() {
+	*x = SetPermanence{}
+	mi := &file_store_storepb_store_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPermanence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPermanence) ProtoMessage() {}
+
+func (x *SetPermanence) ProtoReflect() protoreflect.Message {
+	mi := &file_store_storepb_store_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPermanence.ProtoReflect.Descriptor instead.
+func (*SetPermanence) Descriptor() ([]byte, []int) {
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SetPermanence) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *SetPermanence) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *SetPermanence) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
+	}
+	return false
+}
+
 // Rename moves a file. Onto a file it replaces the contents, and the target keeps its instance,
 // its lock and its ACL names; to a free name it makes a new node of the source's contents.
 type Rename struct {
@@ -2292,7 +2386,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_store_storepb_store_proto_msgTypes[27]
+	mi := &file_store_storepb_store_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2398,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[27]
+	mi := &file_store_storepb_store_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2411,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{27}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Rename) GetFrom() string {
@@ -2374,7 +2468,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_store_storepb_store_proto_msgTypes[28]
+	mi := &file_store_storepb_store_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2480,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[28]
+	mi := &file_store_storepb_store_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2493,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{28}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Acquire) GetPath() string {
@@ -2469,7 +2563,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_store_storepb_store_proto_msgTypes[29]
+	mi := &file_store_storepb_store_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2575,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[29]
+	mi := &file_store_storepb_store_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2588,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{29}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Release) GetPath() string {
@@ -2530,7 +2624,7 @@ type CloseOwner struct {
 
 func (x *CloseOwner) Reset() {
 	*x = CloseOwner{}
-	mi := &file_store_storepb_store_proto_msgTypes[30]
+	mi := &file_store_storepb_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2636,7 @@ func (x *CloseOwner) String() string {
 func (*CloseOwner) ProtoMessage() {}
 
 func (x *CloseOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[30]
+	mi := &file_store_storepb_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2649,7 @@ func (x *CloseOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwner.ProtoReflect.Descriptor instead.
 func (*CloseOwner) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{30}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CloseOwner) GetOwner() uint64 {
@@ -2582,7 +2676,7 @@ type GiveUp struct {
 
 func (x *GiveUp) Reset() {
 	*x = GiveUp{}
-	mi := &file_store_storepb_store_proto_msgTypes[31]
+	mi := &file_store_storepb_store_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2688,7 @@ func (x *GiveUp) String() string {
 func (*GiveUp) ProtoMessage() {}
 
 func (x *GiveUp) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[31]
+	mi := &file_store_storepb_store_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2701,7 @@ func (x *GiveUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUp.ProtoReflect.Descriptor instead.
 func (*GiveUp) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{31}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GiveUp) GetNumber() uint64 {
@@ -2628,7 +2722,7 @@ type CloseSession struct {
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_store_storepb_store_proto_msgTypes[32]
+	mi := &file_store_storepb_store_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2734,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[32]
+	mi := &file_store_storepb_store_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2747,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{32}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CloseSession) GetExpiredOwners() []uint64 {
@@ -2663,8 +2757,8 @@ func (x *CloseSession) GetExpiredOwners() []uint64 {
 	return nil
 }
 
-// Batch is applied whole or not at all. Its mutations are Create, Delete, Edit, SetACL and Rename,
-// without numbers of their own.
+// Batch is applied whole or not at all. Its mutations are Create, Delete, Edit, SetACL,
+// SetPermanence and Rename, without numbers of their own.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Conditions    []*Condition           `protobuf:"bytes,1,rep,name=conditions,proto3" json:"conditions,omitempty"`
@@ -2675,7 +2769,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_store_storepb_store_proto_msgTypes[33]
+	mi := &file_store_storepb_store_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2781,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[33]
+	mi := &file_store_storepb_store_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2794,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{33}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Batch) GetConditions() []*Condition {
@@ -2730,7 +2824,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_store_storepb_store_proto_msgTypes[34]
+	mi := &file_store_storepb_store_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +2836,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[34]
+	mi := &file_store_storepb_store_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +2849,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{34}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Condition) GetPath() string {
@@ -2804,7 +2898,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_store_storepb_store_proto_msgTypes[35]
+	mi := &file_store_storepb_store_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +2910,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[35]
+	mi := &file_store_storepb_store_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +2923,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{35}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Result) GetNumber() uint64 {
@@ -2922,7 +3016,7 @@ type Stat struct {
 
 func (x *Stat) Reset() {
 	*x = Stat{}
-	mi := &file_store_storepb_store_proto_msgTypes[36]
+	mi := &file_store_storepb_store_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +3028,7 @@ func (x *Stat) String() string {
 func (*Stat) ProtoMessage() {}
 
 func (x *Stat) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[36]
+	mi := &file_store_storepb_store_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3041,7 @@ func (x *Stat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stat.ProtoReflect.Descriptor instead.
 func (*Stat) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{36}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Stat) GetPath() string {
@@ -3151,7 +3245,7 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\">\n" +
 	"\fDeleteOrphan\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
-	"\binstance\x18\x02 \x01(\x04R\binstance\"\xcf\x05\n" +
+	"\binstance\x18\x02 \x01(\x04R\binstance\"\x95\x06\n" +
 	"\bMutation\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x121\n" +
@@ -3169,7 +3263,8 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"closeOwner\x12/\n" +
 	"\agive_up\x18\r \x01(\v2\x14.lockfs.store.GiveUpH\x00R\x06giveUp\x12A\n" +
 	"\rclose_session\x18\x0e \x01(\v2\x1a.lockfs.store.CloseSessionH\x00R\fcloseSession\x12+\n" +
-	"\x05batch\x18\x0f \x01(\v2\x13.lockfs.store.BatchH\x00R\x05batchB\x04\n" +
+	"\x05batch\x18\x0f \x01(\v2\x13.lockfs.store.BatchH\x00R\x05batch\x12D\n" +
+	"\x0eset_permanence\x18\x10 \x01(\v2\x1b.lockfs.store.SetPermanenceH\x00R\rsetPermanenceB\x04\n" +
 	"\x02op\"O\n" +
 	"\x05Guard\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
@@ -3192,11 +3287,12 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12#\n" +
 	"\rif_generation\x18\x03 \x01(\x04R\fifGeneration\x12.\n" +
-	"\achanges\x18\x04 \x03(\v2\x14.lockfs.store.ChangeR\achanges\"~\n" +
+	"\achanges\x18\x04 \x03(\v2\x14.lockfs.store.ChangeR\achanges\"\x98\x01\n" +
 	"\x06Change\x12\x18\n" +
 	"\x06append\x18\x01 \x01(\fH\x00R\x06append\x122\n" +
 	"\bwrite_at\x18\x02 \x01(\v2\x15.lockfs.store.WriteAtH\x00R\awriteAt\x12\x1c\n" +
-	"\btruncate\x18\x03 \x01(\x03H\x00R\btruncateB\b\n" +
+	"\btruncate\x18\x03 \x01(\x03H\x00R\btruncate\x12\x18\n" +
+	"\x06extend\x18\x04 \x01(\x03H\x00R\x06extendB\b\n" +
 	"\x06change\"5\n" +
 	"\aWriteAt\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x12\n" +
@@ -3204,7 +3300,11 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\x06SetACL\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12(\n" +
-	"\x03acl\x18\x03 \x01(\v2\x16.lockfs.store.ACLNamesR\x03acl\"\x91\x01\n" +
+	"\x03acl\x18\x03 \x01(\v2\x16.lockfs.store.ACLNamesR\x03acl\"]\n" +
+	"\rSetPermanence\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\x04R\binstance\x12\x1c\n" +
+	"\tephemeral\x18\x03 \x01(\bR\tephemeral\"\x91\x01\n" +
 	"\x06Rename\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12#\n" +
 	"\rfrom_instance\x18\x02 \x01(\x04R\ffromInstance\x12\x0e\n" +
@@ -3282,7 +3382,7 @@ func file_store_storepb_store_proto_rawDescGZIP() []byte {
 	return file_store_storepb_store_proto_rawDescData
 }
 
-var file_store_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_store_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_store_storepb_store_proto_goTypes = []any{
 	(*ACLNames)(nil),      // 0: lockfs.store.ACLNames
 	(*Node)(nil),          // 1: lockfs.store.Node
@@ -3311,23 +3411,24 @@ var file_store_storepb_store_proto_goTypes = []any{
 	(*Change)(nil),        // 24: lockfs.store.Change
 	(*WriteAt)(nil),       // 25: lockfs.store.WriteAt
 	(*SetACL)(nil),        // 26: lockfs.store.SetACL
-	(*Rename)(nil),        // 27: lockfs.store.Rename
-	(*Acquire)(nil),       // 28: lockfs.store.Acquire
-	(*Release)(nil),       // 29: lockfs.store.Release
-	(*CloseOwner)(nil),    // 30: lockfs.store.CloseOwner
-	(*GiveUp)(nil),        // 31: lockfs.store.GiveUp
-	(*CloseSession)(nil),  // 32: lockfs.store.CloseSession
-	(*Batch)(nil),         // 33: lockfs.store.Batch
-	(*Condition)(nil),     // 34: lockfs.store.Condition
-	(*Result)(nil),        // 35: lockfs.store.Result
-	(*Stat)(nil),          // 36: lockfs.store.Stat
+	(*SetPermanence)(nil), // 27: lockfs.store.SetPermanence
+	(*Rename)(nil),        // 28: lockfs.store.Rename
+	(*Acquire)(nil),       // 29: lockfs.store.Acquire
+	(*Release)(nil),       // 30: lockfs.store.Release
+	(*CloseOwner)(nil),    // 31: lockfs.store.CloseOwner
+	(*GiveUp)(nil),        // 32: lockfs.store.GiveUp
+	(*CloseSession)(nil),  // 33: lockfs.store.CloseSession
+	(*Batch)(nil),         // 34: lockfs.store.Batch
+	(*Condition)(nil),     // 35: lockfs.store.Condition
+	(*Result)(nil),        // 36: lockfs.store.Result
+	(*Stat)(nil),          // 37: lockfs.store.Stat
 }
 var file_store_storepb_store_proto_depIdxs = []int32{
 	0,  // 0: lockfs.store.Node.acl:type_name -> lockfs.store.ACLNames
 	2,  // 1: lockfs.store.Node.holders:type_name -> lockfs.store.Holder
 	4,  // 2: lockfs.store.Delay.marks:type_name -> lockfs.store.Mark
 	6,  // 3: lockfs.store.Session.done:type_name -> lockfs.store.Range
-	35, // 4: lockfs.store.Session.results:type_name -> lockfs.store.Result
+	36, // 4: lockfs.store.Session.results:type_name -> lockfs.store.Result
 	8,  // 5: lockfs.store.Cell.limits:type_name -> lockfs.store.Limits
 	7,  // 6: lockfs.store.Record.cell:type_name -> lockfs.store.Cell
 	1,  // 7: lockfs.store.Record.node:type_name -> lockfs.store.Node
@@ -3348,28 +3449,29 @@ var file_store_storepb_store_proto_depIdxs = []int32{
 	22, // 22: lockfs.store.Mutation.delete:type_name -> lockfs.store.Delete
 	23, // 23: lockfs.store.Mutation.edit:type_name -> lockfs.store.Edit
 	26, // 24: lockfs.store.Mutation.set_acl:type_name -> lockfs.store.SetACL
-	27, // 25: lockfs.store.Mutation.rename:type_name -> lockfs.store.Rename
-	28, // 26: lockfs.store.Mutation.acquire:type_name -> lockfs.store.Acquire
-	29, // 27: lockfs.store.Mutation.release:type_name -> lockfs.store.Release
-	30, // 28: lockfs.store.Mutation.close_owner:type_name -> lockfs.store.CloseOwner
-	31, // 29: lockfs.store.Mutation.give_up:type_name -> lockfs.store.GiveUp
-	32, // 30: lockfs.store.Mutation.close_session:type_name -> lockfs.store.CloseSession
-	33, // 31: lockfs.store.Mutation.batch:type_name -> lockfs.store.Batch
-	0,  // 32: lockfs.store.Create.acl:type_name -> lockfs.store.ACLNames
-	24, // 33: lockfs.store.Edit.changes:type_name -> lockfs.store.Change
-	25, // 34: lockfs.store.Change.write_at:type_name -> lockfs.store.WriteAt
-	0,  // 35: lockfs.store.SetACL.acl:type_name -> lockfs.store.ACLNames
-	34, // 36: lockfs.store.Batch.conditions:type_name -> lockfs.store.Condition
-	19, // 37: lockfs.store.Batch.mutations:type_name -> lockfs.store.Mutation
-	36, // 38: lockfs.store.Result.stat:type_name -> lockfs.store.Stat
-	35, // 39: lockfs.store.Result.given_up:type_name -> lockfs.store.Result
-	35, // 40: lockfs.store.Result.batch:type_name -> lockfs.store.Result
-	0,  // 41: lockfs.store.Stat.acl:type_name -> lockfs.store.ACLNames
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	28, // 25: lockfs.store.Mutation.rename:type_name -> lockfs.store.Rename
+	29, // 26: lockfs.store.Mutation.acquire:type_name -> lockfs.store.Acquire
+	30, // 27: lockfs.store.Mutation.release:type_name -> lockfs.store.Release
+	31, // 28: lockfs.store.Mutation.close_owner:type_name -> lockfs.store.CloseOwner
+	32, // 29: lockfs.store.Mutation.give_up:type_name -> lockfs.store.GiveUp
+	33, // 30: lockfs.store.Mutation.close_session:type_name -> lockfs.store.CloseSession
+	34, // 31: lockfs.store.Mutation.batch:type_name -> lockfs.store.Batch
+	27, // 32: lockfs.store.Mutation.set_permanence:type_name -> lockfs.store.SetPermanence
+	0,  // 33: lockfs.store.Create.acl:type_name -> lockfs.store.ACLNames
+	24, // 34: lockfs.store.Edit.changes:type_name -> lockfs.store.Change
+	25, // 35: lockfs.store.Change.write_at:type_name -> lockfs.store.WriteAt
+	0,  // 36: lockfs.store.SetACL.acl:type_name -> lockfs.store.ACLNames
+	35, // 37: lockfs.store.Batch.conditions:type_name -> lockfs.store.Condition
+	19, // 38: lockfs.store.Batch.mutations:type_name -> lockfs.store.Mutation
+	37, // 39: lockfs.store.Result.stat:type_name -> lockfs.store.Stat
+	36, // 40: lockfs.store.Result.given_up:type_name -> lockfs.store.Result
+	36, // 41: lockfs.store.Result.batch:type_name -> lockfs.store.Result
+	0,  // 42: lockfs.store.Stat.acl:type_name -> lockfs.store.ACLNames
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_store_storepb_store_proto_init() }
@@ -3403,11 +3505,13 @@ func file_store_storepb_store_proto_init() {
 		(*Mutation_GiveUp)(nil),
 		(*Mutation_CloseSession)(nil),
 		(*Mutation_Batch)(nil),
+		(*Mutation_SetPermanence)(nil),
 	}
 	file_store_storepb_store_proto_msgTypes[24].OneofWrappers = []any{
 		(*Change_Append)(nil),
 		(*Change_WriteAt)(nil),
 		(*Change_Truncate)(nil),
+		(*Change_Extend)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3415,7 +3519,7 @@ func file_store_storepb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_storepb_store_proto_rawDesc), len(file_store_storepb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
