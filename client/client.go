@@ -108,7 +108,7 @@ type Edit struct {
 // Change is one step of an Edit.
 type Change struct {
 	Kind   ChangeKind
-	Offset int64 // of WriteAt; of Truncate the new size
+	Offset int64 // of WriteAt; of Truncate the new size, of Extend the least
 	Data   []byte
 }
 
@@ -119,6 +119,7 @@ const (
 	Append   ChangeKind = iota + 1
 	WriteAt             // zeroes between the end and Offset
 	Truncate            // zeroes where the file grows
+	Extend              // to at least Offset bytes, by zeroes
 )
 
 // Rename moves a file, see store.

@@ -23,10 +23,11 @@ type machine struct {
 	timeout time.Duration
 	host    string // told to the cell
 
-	link    *link    // nil while no master is connected
-	session *session // nil while there is none that lives
-	fatal   error    // why this client can do nothing any more
-	trouble string   // why there is no master
+	link    *link         // nil while no master is connected
+	session *session      // nil while there is none that lives
+	fatal   error         // why this client can do nothing any more
+	trouble string        // why there is no master
+	limits  lockfs.Limits // of the cell, as a master has last said
 
 	ticked   clock.Instant      // when it last looked at the time
 	open     map[*call]struct{} // not yet answered by a master, or not needing to be
@@ -84,7 +85,7 @@ type session struct {
 }
 
 func newMachine(log *slog.Logger, timeout time.Duration, host string) *machine {
-	return &machine{log: log, timeout: timeout, host: host, open: make(map[*call]struct{})}
+	return &machine{log: log, timeout: timeout, host: host, limits: lockfs.DefaultLimits, open: make(map[*call]struct{})}
 }
 
 // ---- Calls come in ---------------------------------------------------------------------------
@@ -211,6 +212,9 @@ func (m *machine) linked(now clock.Instant, address string, w *lockpb.Welcome) {
 		address: address, cluster: w.GetClusterId(), epoch: w.GetEpoch(),
 		lease: milliseconds(w.GetLeaseMs()), grace: milliseconds(w.GetGraceMs()),
 		calls: make(map[uint64]*call), quiet: now,
+	}
+	if w.GetLimits() != nil {
+		m.limits = lockpb.LimitsFromWire(w.GetLimits())
 	}
 	m.log.Info("connected to the master", "master", w.GetMasterName(), "address", address, "epoch", w.GetEpoch())
 	m.tellAll(wantMaster)

@@ -132,6 +132,14 @@ func (c *Client) handle(s *session) *Session {
 // Reader returns plain reads, which need no session.
 func (c *Client) Reader() Reader { return &reader{client: c} }
 
+// Limits returns those of the cell, as a master has last said; what new cells start with before one
+// was found.
+func (c *Client) Limits() lockfs.Limits {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.machine.limits
+}
+
 // ---- Calls -----------------------------------------------------------------------------------
 
 // do gives the machine a call, and waits for its outcome. When ctx ends the machine is told, and

@@ -128,6 +128,8 @@ func (c Change) wire() (*lockpb.Change, error) {
 		return &lockpb.Change{Change: &lockpb.Change_WriteAt{WriteAt: &lockpb.WriteAt{Offset: c.Offset, Data: c.Data}}}, nil
 	case Truncate:
 		return &lockpb.Change{Change: &lockpb.Change_Truncate{Truncate: c.Offset}}, nil
+	case Extend:
+		return &lockpb.Change{Change: &lockpb.Change_Extend{Extend: c.Offset}}, nil
 	}
 	return nil, invalid("edit: there is no change of kind %d", c.Kind)
 }
@@ -136,6 +138,15 @@ func (c Change) wire() (*lockpb.Change, error) {
 func (s *Session) SetACL(ctx context.Context, path lockfs.Path, instance uint64, names lockfs.ACLNames) (lockfs.Stat, error) {
 	a, err := s.mutate(ctx, "set acl", path, &lockpb.Call{Op: &lockpb.Call_SetAcl{SetAcl: &lockpb.SetACL{
 		Path: string(path), Instance: instance, Acl: lockpb.ACLToWire(names),
+	}}})
+	return lockpb.StatFromWire(a.GetStat()), err
+}
+
+// SetPermanence makes a node ephemeral, so that it is deleted when this session ends, or permanent.
+// It fails with lockfs.ErrInvalid where a permanent node would come to be in an ephemeral directory.
+func (s *Session) SetPermanence(ctx context.Context, path lockfs.Path, instance uint64, ephemeral bool) (lockfs.Stat, error) {
+	a, err := s.mutate(ctx, "set permanence", path, &lockpb.Call{Op: &lockpb.Call_SetPermanence{SetPermanence: &lockpb.SetPermanence{
+		Path: string(path), Instance: instance, Ephemeral: ephemeral,
 	}}})
 	return lockpb.StatFromWire(a.GetStat()), err
 }

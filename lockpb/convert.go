@@ -75,6 +75,16 @@ func ACLFromWire(n *ACLNames) lockfs.ACLNames {
 	return lockfs.ACLNames{Read: n.GetRead(), Write: n.GetWrite(), ChangeACL: n.GetChangeAcl()}
 }
 
+// LimitsToWire converts the limits of a cell.
+func LimitsToWire(l lockfs.Limits) *Limits {
+	return &Limits{FileBytes: l.FileBytes, Nodes: l.Nodes, Bytes: l.Bytes, Children: l.Children}
+}
+
+// LimitsFromWire is the reverse of LimitsToWire.
+func LimitsFromWire(l *Limits) lockfs.Limits {
+	return lockfs.Limits{FileBytes: l.GetFileBytes(), Nodes: l.GetNodes(), Bytes: l.GetBytes(), Children: l.GetChildren()}
+}
+
 // SequencerToWire converts a sequencer; the zero one, which guards nothing, is nil.
 func SequencerToWire(s sequencer.Sequencer) *Sequencer {
 	if s == (sequencer.Sequencer{}) {

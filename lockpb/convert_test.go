@@ -80,3 +80,10 @@ func TestErrorsEndStreams(t *testing.T) {
 		t.Error("no error became one")
 	}
 }
+
+func TestLimitsCrossTheWire(t *testing.T) {
+	l := lockfs.Limits{FileBytes: 1, Nodes: 2, Bytes: 3, Children: 4}
+	if got := LimitsFromWire(LimitsToWire(l)); got != l {
+		t.Errorf("%+v became %+v", l, got)
+	}
+}

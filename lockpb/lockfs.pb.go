@@ -299,6 +299,7 @@ type Welcome struct {
 	GraceMs       int64                  `protobuf:"varint,7,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
 	MasterName    string                 `protobuf:"bytes,8,opt,name=master_name,json=masterName,proto3" json:"master_name,omitempty"` // where this replica is not the master: who is, as far as it knows
 	MasterAddress string                 `protobuf:"bytes,9,opt,name=master_address,json=masterAddress,proto3" json:"master_address,omitempty"`
+	Limits        *Limits                `protobuf:"bytes,10,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -396,6 +397,82 @@ func (x *Welcome) GetMasterAddress() string {
 	return ""
 }
 
+func (x *Welcome) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// Limits are those of the cell, all told by its master.
+type Limits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	FileBytes     int64                  `protobuf:"varint,1,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
+	Nodes         int64                  `protobuf:"varint,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Children      int64                  `protobuf:"varint,4,opt,name=children,proto3" json:"children,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Limits) GetFileBytes() int64 {
+	if x != nil {
+		return x.FileBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetNodes() int64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *Limits) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Limits) GetChildren() int64 {
+	if x != nil {
+		return x.Children
+	}
+	return 0
+}
+
 // Call is answered by one Answer of the same id; where it will have to wait, by Taken before.
 type Call struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -426,6 +503,7 @@ type Call struct {
 	//	*Call_CloseOwner
 	//	*Call_GiveUp
 	//	*Call_CloseSession
+	//	*Call_SetPermanence
 	Op            isCall_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -433,7 +511,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[4]
+	mi := &file_lockpb_lockfs_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -445,7 +523,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[4]
+	mi := &file_lockpb_lockfs_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -458,7 +536,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{4}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Call) GetId() uint64 {
@@ -661,6 +739,15 @@ func (x *Call) GetCloseSession() *CloseSession {
 	return nil
 }
 
+func (x *Call) GetSetPermanence() *SetPermanence {
+	if x != nil {
+		if x, ok := x.Op.(*Call_SetPermanence); ok {
+			return x.SetPermanence
+		}
+	}
+	return nil
+}
+
 type isCall_Op interface {
 	isCall_Op()
 }
@@ -729,6 +816,10 @@ type Call_CloseSession struct {
 	CloseSession *CloseSession `protobuf:"bytes,39,opt,name=close_session,json=closeSession,proto3,oneof"`
 }
 
+type Call_SetPermanence struct {
+	SetPermanence *SetPermanence `protobuf:"bytes,40,opt,name=set_permanence,json=setPermanence,proto3,oneof"`
+}
+
 func (*Call_CreateSession) isCall_Op() {}
 
 func (*Call_Attach) isCall_Op() {}
@@ -761,6 +852,8 @@ func (*Call_GiveUp) isCall_Op() {}
 
 func (*Call_CloseSession) isCall_Op() {}
 
+func (*Call_SetPermanence) isCall_Op() {}
+
 type NumberRange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	First         uint64                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
@@ -771,7 +864,7 @@ type NumberRange struct {
 
 func (x *NumberRange) Reset() {
 	*x = NumberRange{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[5]
+	mi := &file_lockpb_lockfs_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +876,7 @@ func (x *NumberRange) String() string {
 func (*NumberRange) ProtoMessage() {}
 
 func (x *NumberRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[5]
+	mi := &file_lockpb_lockfs_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +889,7 @@ func (x *NumberRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NumberRange.ProtoReflect.Descriptor instead.
 func (*NumberRange) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{5}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NumberRange) GetFirst() uint64 {
@@ -835,7 +928,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[6]
+	mi := &file_lockpb_lockfs_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +940,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[6]
+	mi := &file_lockpb_lockfs_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +953,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{6}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Answer) GetId() uint64 {
@@ -976,7 +1069,7 @@ type Answer_Attached struct {
 }
 
 type Answer_Stat struct {
-	Stat *NodeStat `protobuf:"bytes,20,opt,name=stat,proto3,oneof"` // of StatNode, Create, Delete, Edit, SetACL, Rename
+	Stat *NodeStat `protobuf:"bytes,20,opt,name=stat,proto3,oneof"` // of StatNode, Create, Delete, Edit, SetACL, SetPermanence, Rename
 }
 
 type Answer_File struct {
@@ -1026,7 +1119,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[7]
+	mi := &file_lockpb_lockfs_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1131,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[7]
+	mi := &file_lockpb_lockfs_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1144,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{7}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Taken) GetId() uint64 {
@@ -1073,7 +1166,7 @@ type KeepAlive struct {
 
 func (x *KeepAlive) Reset() {
 	*x = KeepAlive{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[8]
+	mi := &file_lockpb_lockfs_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1178,7 @@ func (x *KeepAlive) String() string {
 func (*KeepAlive) ProtoMessage() {}
 
 func (x *KeepAlive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[8]
+	mi := &file_lockpb_lockfs_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1191,7 @@ func (x *KeepAlive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepAlive.ProtoReflect.Descriptor instead.
 func (*KeepAlive) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{8}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *KeepAlive) GetClusterId() uint64 {
@@ -1132,7 +1225,7 @@ type Renewal struct {
 
 func (x *Renewal) Reset() {
 	*x = Renewal{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[9]
+	mi := &file_lockpb_lockfs_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1237,7 @@ func (x *Renewal) String() string {
 func (*Renewal) ProtoMessage() {}
 
 func (x *Renewal) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[9]
+	mi := &file_lockpb_lockfs_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1250,7 @@ func (x *Renewal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewal.ProtoReflect.Descriptor instead.
 func (*Renewal) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{9}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Renewal) GetSession() uint64 {
@@ -1183,7 +1276,7 @@ type KeepAliveAnswer struct {
 
 func (x *KeepAliveAnswer) Reset() {
 	*x = KeepAliveAnswer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[10]
+	mi := &file_lockpb_lockfs_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1288,7 @@ func (x *KeepAliveAnswer) String() string {
 func (*KeepAliveAnswer) ProtoMessage() {}
 
 func (x *KeepAliveAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[10]
+	mi := &file_lockpb_lockfs_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1301,7 @@ func (x *KeepAliveAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepAliveAnswer.ProtoReflect.Descriptor instead.
 func (*KeepAliveAnswer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{10}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *KeepAliveAnswer) GetRenewed() []*Renewed {
@@ -1230,7 +1323,7 @@ type Renewed struct {
 
 func (x *Renewed) Reset() {
 	*x = Renewed{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[11]
+	mi := &file_lockpb_lockfs_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1335,7 @@ func (x *Renewed) String() string {
 func (*Renewed) ProtoMessage() {}
 
 func (x *Renewed) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[11]
+	mi := &file_lockpb_lockfs_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1348,7 @@ func (x *Renewed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renewed.ProtoReflect.Descriptor instead.
 func (*Renewed) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{11}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Renewed) GetSession() uint64 {
@@ -1296,7 +1389,7 @@ type CreateSession struct {
 
 func (x *CreateSession) Reset() {
 	*x = CreateSession{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[12]
+	mi := &file_lockpb_lockfs_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1401,7 @@ func (x *CreateSession) String() string {
 func (*CreateSession) ProtoMessage() {}
 
 func (x *CreateSession) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[12]
+	mi := &file_lockpb_lockfs_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1414,7 @@ func (x *CreateSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSession.ProtoReflect.Descriptor instead.
 func (*CreateSession) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{12}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateSession) GetHost() string {
@@ -1348,7 +1441,7 @@ type SessionCreated struct {
 
 func (x *SessionCreated) Reset() {
 	*x = SessionCreated{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[13]
+	mi := &file_lockpb_lockfs_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1453,7 @@ func (x *SessionCreated) String() string {
 func (*SessionCreated) ProtoMessage() {}
 
 func (x *SessionCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[13]
+	mi := &file_lockpb_lockfs_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1466,7 @@ func (x *SessionCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionCreated.ProtoReflect.Descriptor instead.
 func (*SessionCreated) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{13}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SessionCreated) GetSession() uint64 {
@@ -1401,7 +1494,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[14]
+	mi := &file_lockpb_lockfs_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1506,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[14]
+	mi := &file_lockpb_lockfs_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1519,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{14}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Attach) GetHello() uint64 {
@@ -1445,7 +1538,7 @@ type Attached struct {
 
 func (x *Attached) Reset() {
 	*x = Attached{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[15]
+	mi := &file_lockpb_lockfs_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1550,7 @@ func (x *Attached) String() string {
 func (*Attached) ProtoMessage() {}
 
 func (x *Attached) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[15]
+	mi := &file_lockpb_lockfs_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1563,7 @@ func (x *Attached) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attached.ProtoReflect.Descriptor instead.
 func (*Attached) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{15}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Attached) GetLocks() []*HeldLock {
@@ -1493,7 +1586,7 @@ type HeldLock struct {
 
 func (x *HeldLock) Reset() {
 	*x = HeldLock{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[16]
+	mi := &file_lockpb_lockfs_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1598,7 @@ func (x *HeldLock) String() string {
 func (*HeldLock) ProtoMessage() {}
 
 func (x *HeldLock) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[16]
+	mi := &file_lockpb_lockfs_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1611,7 @@ func (x *HeldLock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldLock.ProtoReflect.Descriptor instead.
 func (*HeldLock) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{16}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *HeldLock) GetPath() string {
@@ -1565,7 +1658,7 @@ type CloseSession struct {
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[17]
+	mi := &file_lockpb_lockfs_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1670,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[17]
+	mi := &file_lockpb_lockfs_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1683,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{17}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CloseSession) GetExpiredOwners() []uint64 {
@@ -1611,7 +1704,7 @@ type StatNode struct {
 
 func (x *StatNode) Reset() {
 	*x = StatNode{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[18]
+	mi := &file_lockpb_lockfs_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1716,7 @@ func (x *StatNode) String() string {
 func (*StatNode) ProtoMessage() {}
 
 func (x *StatNode) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[18]
+	mi := &file_lockpb_lockfs_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1729,7 @@ func (x *StatNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatNode.ProtoReflect.Descriptor instead.
 func (*StatNode) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{18}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StatNode) GetPath() string {
@@ -1663,7 +1756,7 @@ type ReadFile struct {
 
 func (x *ReadFile) Reset() {
 	*x = ReadFile{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[19]
+	mi := &file_lockpb_lockfs_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1768,7 @@ func (x *ReadFile) String() string {
 func (*ReadFile) ProtoMessage() {}
 
 func (x *ReadFile) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[19]
+	mi := &file_lockpb_lockfs_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1781,7 @@ func (x *ReadFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFile.ProtoReflect.Descriptor instead.
 func (*ReadFile) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{19}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReadFile) GetPath() string {
@@ -1715,7 +1808,7 @@ type ListDir struct {
 
 func (x *ListDir) Reset() {
 	*x = ListDir{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[20]
+	mi := &file_lockpb_lockfs_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1820,7 @@ func (x *ListDir) String() string {
 func (*ListDir) ProtoMessage() {}
 
 func (x *ListDir) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[20]
+	mi := &file_lockpb_lockfs_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1833,7 @@ func (x *ListDir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDir.ProtoReflect.Descriptor instead.
 func (*ListDir) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{20}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListDir) GetPath() string {
@@ -1767,7 +1860,7 @@ type LockState struct {
 
 func (x *LockState) Reset() {
 	*x = LockState{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[21]
+	mi := &file_lockpb_lockfs_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1872,7 @@ func (x *LockState) String() string {
 func (*LockState) ProtoMessage() {}
 
 func (x *LockState) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[21]
+	mi := &file_lockpb_lockfs_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1885,7 @@ func (x *LockState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockState.ProtoReflect.Descriptor instead.
 func (*LockState) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{21}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LockState) GetPath() string {
@@ -1829,7 +1922,7 @@ type NodeStat struct {
 
 func (x *NodeStat) Reset() {
 	*x = NodeStat{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[22]
+	mi := &file_lockpb_lockfs_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1934,7 @@ func (x *NodeStat) String() string {
 func (*NodeStat) ProtoMessage() {}
 
 func (x *NodeStat) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[22]
+	mi := &file_lockpb_lockfs_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1947,7 @@ func (x *NodeStat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStat.ProtoReflect.Descriptor instead.
 func (*NodeStat) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{22}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeStat) GetPath() string {
@@ -1952,7 +2045,7 @@ type ACLNames struct {
 
 func (x *ACLNames) Reset() {
 	*x = ACLNames{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[23]
+	mi := &file_lockpb_lockfs_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2057,7 @@ func (x *ACLNames) String() string {
 func (*ACLNames) ProtoMessage() {}
 
 func (x *ACLNames) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[23]
+	mi := &file_lockpb_lockfs_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2070,7 @@ func (x *ACLNames) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ACLNames.ProtoReflect.Descriptor instead.
 func (*ACLNames) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{23}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ACLNames) GetRead() string {
@@ -2011,7 +2104,7 @@ type FileContents struct {
 
 func (x *FileContents) Reset() {
 	*x = FileContents{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[24]
+	mi := &file_lockpb_lockfs_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2116,7 @@ func (x *FileContents) String() string {
 func (*FileContents) ProtoMessage() {}
 
 func (x *FileContents) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[24]
+	mi := &file_lockpb_lockfs_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2129,7 @@ func (x *FileContents) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileContents.ProtoReflect.Descriptor instead.
 func (*FileContents) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{24}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FileContents) GetStat() *NodeStat {
@@ -2063,7 +2156,7 @@ type Listing struct {
 
 func (x *Listing) Reset() {
 	*x = Listing{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[25]
+	mi := &file_lockpb_lockfs_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2168,7 @@ func (x *Listing) String() string {
 func (*Listing) ProtoMessage() {}
 
 func (x *Listing) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[25]
+	mi := &file_lockpb_lockfs_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2181,7 @@ func (x *Listing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listing.ProtoReflect.Descriptor instead.
 func (*Listing) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{25}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Listing) GetStat() *NodeStat {
@@ -2116,7 +2209,7 @@ type Entry struct {
 
 func (x *Entry) Reset() {
 	*x = Entry{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[26]
+	mi := &file_lockpb_lockfs_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2221,7 @@ func (x *Entry) String() string {
 func (*Entry) ProtoMessage() {}
 
 func (x *Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[26]
+	mi := &file_lockpb_lockfs_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2234,7 @@ func (x *Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entry.ProtoReflect.Descriptor instead.
 func (*Entry) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{26}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Entry) GetName() string {
@@ -2180,7 +2273,7 @@ type LockInfo struct {
 
 func (x *LockInfo) Reset() {
 	*x = LockInfo{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[27]
+	mi := &file_lockpb_lockfs_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2285,7 @@ func (x *LockInfo) String() string {
 func (*LockInfo) ProtoMessage() {}
 
 func (x *LockInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[27]
+	mi := &file_lockpb_lockfs_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2298,7 @@ func (x *LockInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockInfo.ProtoReflect.Descriptor instead.
 func (*LockInfo) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{27}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LockInfo) GetPath() string {
@@ -2272,7 +2365,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[28]
+	mi := &file_lockpb_lockfs_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2377,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[28]
+	mi := &file_lockpb_lockfs_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2390,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{28}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Holder) GetSession() uint64 {
@@ -2364,7 +2457,7 @@ type Waiter struct {
 
 func (x *Waiter) Reset() {
 	*x = Waiter{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[29]
+	mi := &file_lockpb_lockfs_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2469,7 @@ func (x *Waiter) String() string {
 func (*Waiter) ProtoMessage() {}
 
 func (x *Waiter) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[29]
+	mi := &file_lockpb_lockfs_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2482,7 @@ func (x *Waiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiter.ProtoReflect.Descriptor instead.
 func (*Waiter) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{29}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Waiter) GetSession() uint64 {
@@ -2452,7 +2545,7 @@ type DelayLeft struct {
 
 func (x *DelayLeft) Reset() {
 	*x = DelayLeft{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[30]
+	mi := &file_lockpb_lockfs_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2557,7 @@ func (x *DelayLeft) String() string {
 func (*DelayLeft) ProtoMessage() {}
 
 func (x *DelayLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[30]
+	mi := &file_lockpb_lockfs_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2570,7 @@ func (x *DelayLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelayLeft.ProtoReflect.Descriptor instead.
 func (*DelayLeft) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{30}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DelayLeft) GetMode() uint32 {
@@ -2505,7 +2598,7 @@ type Sequencer struct {
 
 func (x *Sequencer) Reset() {
 	*x = Sequencer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[31]
+	mi := &file_lockpb_lockfs_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2610,7 @@ func (x *Sequencer) String() string {
 func (*Sequencer) ProtoMessage() {}
 
 func (x *Sequencer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[31]
+	mi := &file_lockpb_lockfs_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2623,7 @@ func (x *Sequencer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sequencer.ProtoReflect.Descriptor instead.
 func (*Sequencer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{31}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Sequencer) GetPath() string {
@@ -2568,7 +2661,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[32]
+	mi := &file_lockpb_lockfs_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2673,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[32]
+	mi := &file_lockpb_lockfs_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2686,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{32}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Create) GetPath() string {
@@ -2649,7 +2742,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[33]
+	mi := &file_lockpb_lockfs_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2754,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[33]
+	mi := &file_lockpb_lockfs_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2767,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{33}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Delete) GetPath() string {
@@ -2710,7 +2803,7 @@ type Edit struct {
 
 func (x *Edit) Reset() {
 	*x = Edit{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[34]
+	mi := &file_lockpb_lockfs_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2722,7 +2815,7 @@ func (x *Edit) String() string {
 func (*Edit) ProtoMessage() {}
 
 func (x *Edit) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[34]
+	mi := &file_lockpb_lockfs_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2735,7 +2828,7 @@ func (x *Edit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edit.ProtoReflect.Descriptor instead.
 func (*Edit) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{34}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Edit) GetPath() string {
@@ -2773,6 +2866,7 @@ type Change struct {
 	//	*Change_Append
 	//	*Change_WriteAt
 	//	*Change_Truncate
+	//	*Change_Extend
 	Change        isChange_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2780,7 +2874,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[35]
+	mi := &file_lockpb_lockfs_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2886,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[35]
+	mi := &file_lockpb_lockfs_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2899,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{35}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Change) GetChange() isChange_Change {
@@ -2842,6 +2936,15 @@ func (x *Change) GetTruncate() int64 {
 	return 0
 }
 
+func (x *Change) GetExtend() int64 {
+	if x != nil {
+		if x, ok := x.Change.(*Change_Extend); ok {
+			return x.Extend
+		}
+	}
+	return 0
+}
+
 type isChange_Change interface {
 	isChange_Change()
 }
@@ -2858,11 +2961,17 @@ type Change_Truncate struct {
 	Truncate int64 `protobuf:"varint,3,opt,name=truncate,proto3,oneof"`
 }
 
+type Change_Extend struct {
+	Extend int64 `protobuf:"varint,4,opt,name=extend,proto3,oneof"` // to at least so many bytes
+}
+
 func (*Change_Append) isChange_Change() {}
 
 func (*Change_WriteAt) isChange_Change() {}
 
 func (*Change_Truncate) isChange_Change() {}
+
+func (*Change_Extend) isChange_Change() {}
 
 type WriteAt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2874,7 +2983,7 @@ type WriteAt struct {
 
 func (x *WriteAt) Reset() {
 	*x = WriteAt{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[36]
+	mi := &file_lockpb_lockfs_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +2995,7 @@ func (x *WriteAt) String() string {
 func (*WriteAt) ProtoMessage() {}
 
 func (x *WriteAt) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[36]
+	mi := &file_lockpb_lockfs_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +3008,7 @@ func (x *WriteAt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteAt.ProtoReflect.Descriptor instead.
 func (*WriteAt) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{36}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WriteAt) GetOffset() int64 {
@@ -2927,7 +3036,7 @@ type SetACL struct {
 
 func (x *SetACL) Reset() {
 	*x = SetACL{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[37]
+	mi := &file_lockpb_lockfs_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3048,7 @@ func (x *SetACL) String() string {
 func (*SetACL) ProtoMessage() {}
 
 func (x *SetACL) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[37]
+	mi := &file_lockpb_lockfs_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3061,7 @@ func (x *SetACL) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetACL.ProtoReflect.Descriptor instead.
 func (*SetACL) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{37}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetACL) GetPath() string {
@@ -2976,6 +3085,66 @@ func (x *SetACL) GetAcl() *ACLNames {
 	return nil
 }
 
+type SetPermanence struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Instance      uint64                 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Ephemeral     bool                   `protobuf:"varint,3,opt,name=ephemeral,proto3" json:"ephemeral,omitempty"` // of the caller's session
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPermanence) Reset() {
+	*x = SetPermanence{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPermanence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPermanence) ProtoMessage() {}
+
+func (x *SetPermanence) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPermanence.ProtoReflect.Descriptor instead.
+func (*SetPermanence) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *SetPermanence) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *SetPermanence) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *SetPermanence) GetEphemeral() bool {
+	if x != nil {
+		return x.Ephemeral
+	}
+	return false
+}
+
 type Rename struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
@@ -2989,7 +3158,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[38]
+	mi := &file_lockpb_lockfs_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3170,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[38]
+	mi := &file_lockpb_lockfs_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3183,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{38}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Rename) GetFrom() string {
@@ -3067,7 +3236,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[39]
+	mi := &file_lockpb_lockfs_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3248,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[39]
+	mi := &file_lockpb_lockfs_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3261,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{39}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Acquire) GetPath() string {
@@ -3155,7 +3324,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[40]
+	mi := &file_lockpb_lockfs_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3167,7 +3336,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[40]
+	mi := &file_lockpb_lockfs_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3180,7 +3349,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{40}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Granted) GetInstance() uint64 {
@@ -3215,7 +3384,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[41]
+	mi := &file_lockpb_lockfs_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3227,7 +3396,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[41]
+	mi := &file_lockpb_lockfs_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3240,7 +3409,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{41}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Release) GetPath() string {
@@ -3274,7 +3443,7 @@ type CloseOwner struct {
 
 func (x *CloseOwner) Reset() {
 	*x = CloseOwner{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[42]
+	mi := &file_lockpb_lockfs_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3455,7 @@ func (x *CloseOwner) String() string {
 func (*CloseOwner) ProtoMessage() {}
 
 func (x *CloseOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[42]
+	mi := &file_lockpb_lockfs_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3468,7 @@ func (x *CloseOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwner.ProtoReflect.Descriptor instead.
 func (*CloseOwner) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{42}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CloseOwner) GetOwner() uint64 {
@@ -3326,7 +3495,7 @@ type GiveUp struct {
 
 func (x *GiveUp) Reset() {
 	*x = GiveUp{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[43]
+	mi := &file_lockpb_lockfs_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3338,7 +3507,7 @@ func (x *GiveUp) String() string {
 func (*GiveUp) ProtoMessage() {}
 
 func (x *GiveUp) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[43]
+	mi := &file_lockpb_lockfs_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3351,7 +3520,7 @@ func (x *GiveUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUp.ProtoReflect.Descriptor instead.
 func (*GiveUp) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{43}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GiveUp) GetNumber() uint64 {
@@ -3373,7 +3542,7 @@ type GaveUp struct {
 
 func (x *GaveUp) Reset() {
 	*x = GaveUp{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[44]
+	mi := &file_lockpb_lockfs_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3554,7 @@ func (x *GaveUp) String() string {
 func (*GaveUp) ProtoMessage() {}
 
 func (x *GaveUp) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[44]
+	mi := &file_lockpb_lockfs_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3567,7 @@ func (x *GaveUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GaveUp.ProtoReflect.Descriptor instead.
 func (*GaveUp) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{44}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GaveUp) GetGivenUp() bool {
@@ -3423,7 +3592,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[45]
+	mi := &file_lockpb_lockfs_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3604,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[45]
+	mi := &file_lockpb_lockfs_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3617,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{45}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{47}
 }
 
 type StatusAnswer struct {
@@ -3474,7 +3643,7 @@ type StatusAnswer struct {
 
 func (x *StatusAnswer) Reset() {
 	*x = StatusAnswer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[46]
+	mi := &file_lockpb_lockfs_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3486,7 +3655,7 @@ func (x *StatusAnswer) String() string {
 func (*StatusAnswer) ProtoMessage() {}
 
 func (x *StatusAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[46]
+	mi := &file_lockpb_lockfs_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3499,7 +3668,7 @@ func (x *StatusAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusAnswer.ProtoReflect.Descriptor instead.
 func (*StatusAnswer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{46}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatusAnswer) GetCell() string {
@@ -3621,7 +3790,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[47]
+	mi := &file_lockpb_lockfs_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3633,7 +3802,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[47]
+	mi := &file_lockpb_lockfs_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3646,7 +3815,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{47}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Member) GetName() string {
@@ -3700,7 +3869,7 @@ type ListLocksRequest struct {
 
 func (x *ListLocksRequest) Reset() {
 	*x = ListLocksRequest{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[48]
+	mi := &file_lockpb_lockfs_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3712,7 +3881,7 @@ func (x *ListLocksRequest) String() string {
 func (*ListLocksRequest) ProtoMessage() {}
 
 func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[48]
+	mi := &file_lockpb_lockfs_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3725,7 +3894,7 @@ func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksRequest.ProtoReflect.Descriptor instead.
 func (*ListLocksRequest) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{48}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListLocksRequest) GetPath() string {
@@ -3744,7 +3913,7 @@ type ListLocksAnswer struct {
 
 func (x *ListLocksAnswer) Reset() {
 	*x = ListLocksAnswer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[49]
+	mi := &file_lockpb_lockfs_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3925,7 @@ func (x *ListLocksAnswer) String() string {
 func (*ListLocksAnswer) ProtoMessage() {}
 
 func (x *ListLocksAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[49]
+	mi := &file_lockpb_lockfs_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3938,7 @@ func (x *ListLocksAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksAnswer.ProtoReflect.Descriptor instead.
 func (*ListLocksAnswer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{49}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListLocksAnswer) GetLocks() []*LockInfo {
@@ -3787,7 +3956,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[50]
+	mi := &file_lockpb_lockfs_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +3968,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[50]
+	mi := &file_lockpb_lockfs_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +3981,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{50}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{52}
 }
 
 type ListSessionsAnswer struct {
@@ -3824,7 +3993,7 @@ type ListSessionsAnswer struct {
 
 func (x *ListSessionsAnswer) Reset() {
 	*x = ListSessionsAnswer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[51]
+	mi := &file_lockpb_lockfs_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3836,7 +4005,7 @@ func (x *ListSessionsAnswer) String() string {
 func (*ListSessionsAnswer) ProtoMessage() {}
 
 func (x *ListSessionsAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[51]
+	mi := &file_lockpb_lockfs_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3849,7 +4018,7 @@ func (x *ListSessionsAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsAnswer.ProtoReflect.Descriptor instead.
 func (*ListSessionsAnswer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{51}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListSessionsAnswer) GetSessions() []*SessionInfo {
@@ -3874,7 +4043,7 @@ type SessionInfo struct {
 
 func (x *SessionInfo) Reset() {
 	*x = SessionInfo{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[52]
+	mi := &file_lockpb_lockfs_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3886,7 +4055,7 @@ func (x *SessionInfo) String() string {
 func (*SessionInfo) ProtoMessage() {}
 
 func (x *SessionInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[52]
+	mi := &file_lockpb_lockfs_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3899,7 +4068,7 @@ func (x *SessionInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInfo.ProtoReflect.Descriptor instead.
 func (*SessionInfo) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{52}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SessionInfo) GetSession() uint64 {
@@ -3971,7 +4140,7 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\x05Hello\x12\x12\n" +
 	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x02 \x01(\x04R\tclusterId\"\x82\x02\n" +
+	"cluster_id\x18\x02 \x01(\x04R\tclusterId\"\xad\x02\n" +
 	"\aWelcome\x12\x12\n" +
 	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x1d\n" +
 	"\n" +
@@ -3983,7 +4152,15 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\bgrace_ms\x18\a \x01(\x03R\agraceMs\x12\x1f\n" +
 	"\vmaster_name\x18\b \x01(\tR\n" +
 	"masterName\x12%\n" +
-	"\x0emaster_address\x18\t \x01(\tR\rmasterAddress\"\xf0\a\n" +
+	"\x0emaster_address\x18\t \x01(\tR\rmasterAddress\x12)\n" +
+	"\x06limits\x18\n" +
+	" \x01(\v2\x11.lockfs.v1.LimitsR\x06limits\"o\n" +
+	"\x06Limits\x12\x1d\n" +
+	"\n" +
+	"file_bytes\x18\x01 \x01(\x03R\tfileBytes\x12\x14\n" +
+	"\x05nodes\x18\x02 \x01(\x03R\x05nodes\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x1a\n" +
+	"\bchildren\x18\x04 \x01(\x03R\bchildren\"\xb3\b\n" +
 	"\x04Call\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -4011,7 +4188,8 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\vclose_owner\x18% \x01(\v2\x15.lockfs.v1.CloseOwnerH\x00R\n" +
 	"closeOwner\x12,\n" +
 	"\agive_up\x18& \x01(\v2\x11.lockfs.v1.GiveUpH\x00R\x06giveUp\x12>\n" +
-	"\rclose_session\x18' \x01(\v2\x17.lockfs.v1.CloseSessionH\x00R\fcloseSessionB\x04\n" +
+	"\rclose_session\x18' \x01(\v2\x17.lockfs.v1.CloseSessionH\x00R\fcloseSession\x12A\n" +
+	"\x0eset_permanence\x18( \x01(\v2\x18.lockfs.v1.SetPermanenceH\x00R\rsetPermanenceB\x04\n" +
 	"\x02op\"7\n" +
 	"\vNumberRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x12\n" +
@@ -4158,11 +4336,12 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12#\n" +
 	"\rif_generation\x18\x03 \x01(\x04R\fifGeneration\x12+\n" +
-	"\achanges\x18\x04 \x03(\v2\x11.lockfs.v1.ChangeR\achanges\"{\n" +
+	"\achanges\x18\x04 \x03(\v2\x11.lockfs.v1.ChangeR\achanges\"\x95\x01\n" +
 	"\x06Change\x12\x18\n" +
 	"\x06append\x18\x01 \x01(\fH\x00R\x06append\x12/\n" +
 	"\bwrite_at\x18\x02 \x01(\v2\x12.lockfs.v1.WriteAtH\x00R\awriteAt\x12\x1c\n" +
-	"\btruncate\x18\x03 \x01(\x03H\x00R\btruncateB\b\n" +
+	"\btruncate\x18\x03 \x01(\x03H\x00R\btruncate\x12\x18\n" +
+	"\x06extend\x18\x04 \x01(\x03H\x00R\x06extendB\b\n" +
 	"\x06change\"5\n" +
 	"\aWriteAt\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x12\n" +
@@ -4170,7 +4349,11 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\x06SetACL\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12%\n" +
-	"\x03acl\x18\x03 \x01(\v2\x13.lockfs.v1.ACLNamesR\x03acl\"\x91\x01\n" +
+	"\x03acl\x18\x03 \x01(\v2\x13.lockfs.v1.ACLNamesR\x03acl\"]\n" +
+	"\rSetPermanence\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\x04R\binstance\x12\x1c\n" +
+	"\tephemeral\x18\x03 \x01(\bR\tephemeral\"\x91\x01\n" +
 	"\x06Rename\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12#\n" +
 	"\rfrom_instance\x18\x02 \x01(\x04R\ffromInstance\x12\x0e\n" +
@@ -4265,127 +4448,131 @@ func file_lockpb_lockfs_proto_rawDescGZIP() []byte {
 	return file_lockpb_lockfs_proto_rawDescData
 }
 
-var file_lockpb_lockfs_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_lockpb_lockfs_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_lockpb_lockfs_proto_goTypes = []any{
 	(*ClientFrame)(nil),         // 0: lockfs.v1.ClientFrame
 	(*ServerFrame)(nil),         // 1: lockfs.v1.ServerFrame
 	(*Hello)(nil),               // 2: lockfs.v1.Hello
 	(*Welcome)(nil),             // 3: lockfs.v1.Welcome
-	(*Call)(nil),                // 4: lockfs.v1.Call
-	(*NumberRange)(nil),         // 5: lockfs.v1.NumberRange
-	(*Answer)(nil),              // 6: lockfs.v1.Answer
-	(*Taken)(nil),               // 7: lockfs.v1.Taken
-	(*KeepAlive)(nil),           // 8: lockfs.v1.KeepAlive
-	(*Renewal)(nil),             // 9: lockfs.v1.Renewal
-	(*KeepAliveAnswer)(nil),     // 10: lockfs.v1.KeepAliveAnswer
-	(*Renewed)(nil),             // 11: lockfs.v1.Renewed
-	(*CreateSession)(nil),       // 12: lockfs.v1.CreateSession
-	(*SessionCreated)(nil),      // 13: lockfs.v1.SessionCreated
-	(*Attach)(nil),              // 14: lockfs.v1.Attach
-	(*Attached)(nil),            // 15: lockfs.v1.Attached
-	(*HeldLock)(nil),            // 16: lockfs.v1.HeldLock
-	(*CloseSession)(nil),        // 17: lockfs.v1.CloseSession
-	(*StatNode)(nil),            // 18: lockfs.v1.StatNode
-	(*ReadFile)(nil),            // 19: lockfs.v1.ReadFile
-	(*ListDir)(nil),             // 20: lockfs.v1.ListDir
-	(*LockState)(nil),           // 21: lockfs.v1.LockState
-	(*NodeStat)(nil),            // 22: lockfs.v1.NodeStat
-	(*ACLNames)(nil),            // 23: lockfs.v1.ACLNames
-	(*FileContents)(nil),        // 24: lockfs.v1.FileContents
-	(*Listing)(nil),             // 25: lockfs.v1.Listing
-	(*Entry)(nil),               // 26: lockfs.v1.Entry
-	(*LockInfo)(nil),            // 27: lockfs.v1.LockInfo
-	(*Holder)(nil),              // 28: lockfs.v1.Holder
-	(*Waiter)(nil),              // 29: lockfs.v1.Waiter
-	(*DelayLeft)(nil),           // 30: lockfs.v1.DelayLeft
-	(*Sequencer)(nil),           // 31: lockfs.v1.Sequencer
-	(*Create)(nil),              // 32: lockfs.v1.Create
-	(*Delete)(nil),              // 33: lockfs.v1.Delete
-	(*Edit)(nil),                // 34: lockfs.v1.Edit
-	(*Change)(nil),              // 35: lockfs.v1.Change
-	(*WriteAt)(nil),             // 36: lockfs.v1.WriteAt
-	(*SetACL)(nil),              // 37: lockfs.v1.SetACL
-	(*Rename)(nil),              // 38: lockfs.v1.Rename
-	(*Acquire)(nil),             // 39: lockfs.v1.Acquire
-	(*Granted)(nil),             // 40: lockfs.v1.Granted
-	(*Release)(nil),             // 41: lockfs.v1.Release
-	(*CloseOwner)(nil),          // 42: lockfs.v1.CloseOwner
-	(*GiveUp)(nil),              // 43: lockfs.v1.GiveUp
-	(*GaveUp)(nil),              // 44: lockfs.v1.GaveUp
-	(*StatusRequest)(nil),       // 45: lockfs.v1.StatusRequest
-	(*StatusAnswer)(nil),        // 46: lockfs.v1.StatusAnswer
-	(*Member)(nil),              // 47: lockfs.v1.Member
-	(*ListLocksRequest)(nil),    // 48: lockfs.v1.ListLocksRequest
-	(*ListLocksAnswer)(nil),     // 49: lockfs.v1.ListLocksAnswer
-	(*ListSessionsRequest)(nil), // 50: lockfs.v1.ListSessionsRequest
-	(*ListSessionsAnswer)(nil),  // 51: lockfs.v1.ListSessionsAnswer
-	(*SessionInfo)(nil),         // 52: lockfs.v1.SessionInfo
+	(*Limits)(nil),              // 4: lockfs.v1.Limits
+	(*Call)(nil),                // 5: lockfs.v1.Call
+	(*NumberRange)(nil),         // 6: lockfs.v1.NumberRange
+	(*Answer)(nil),              // 7: lockfs.v1.Answer
+	(*Taken)(nil),               // 8: lockfs.v1.Taken
+	(*KeepAlive)(nil),           // 9: lockfs.v1.KeepAlive
+	(*Renewal)(nil),             // 10: lockfs.v1.Renewal
+	(*KeepAliveAnswer)(nil),     // 11: lockfs.v1.KeepAliveAnswer
+	(*Renewed)(nil),             // 12: lockfs.v1.Renewed
+	(*CreateSession)(nil),       // 13: lockfs.v1.CreateSession
+	(*SessionCreated)(nil),      // 14: lockfs.v1.SessionCreated
+	(*Attach)(nil),              // 15: lockfs.v1.Attach
+	(*Attached)(nil),            // 16: lockfs.v1.Attached
+	(*HeldLock)(nil),            // 17: lockfs.v1.HeldLock
+	(*CloseSession)(nil),        // 18: lockfs.v1.CloseSession
+	(*StatNode)(nil),            // 19: lockfs.v1.StatNode
+	(*ReadFile)(nil),            // 20: lockfs.v1.ReadFile
+	(*ListDir)(nil),             // 21: lockfs.v1.ListDir
+	(*LockState)(nil),           // 22: lockfs.v1.LockState
+	(*NodeStat)(nil),            // 23: lockfs.v1.NodeStat
+	(*ACLNames)(nil),            // 24: lockfs.v1.ACLNames
+	(*FileContents)(nil),        // 25: lockfs.v1.FileContents
+	(*Listing)(nil),             // 26: lockfs.v1.Listing
+	(*Entry)(nil),               // 27: lockfs.v1.Entry
+	(*LockInfo)(nil),            // 28: lockfs.v1.LockInfo
+	(*Holder)(nil),              // 29: lockfs.v1.Holder
+	(*Waiter)(nil),              // 30: lockfs.v1.Waiter
+	(*DelayLeft)(nil),           // 31: lockfs.v1.DelayLeft
+	(*Sequencer)(nil),           // 32: lockfs.v1.Sequencer
+	(*Create)(nil),              // 33: lockfs.v1.Create
+	(*Delete)(nil),              // 34: lockfs.v1.Delete
+	(*Edit)(nil),                // 35: lockfs.v1.Edit
+	(*Change)(nil),              // 36: lockfs.v1.Change
+	(*WriteAt)(nil),             // 37: lockfs.v1.WriteAt
+	(*SetACL)(nil),              // 38: lockfs.v1.SetACL
+	(*SetPermanence)(nil),       // 39: lockfs.v1.SetPermanence
+	(*Rename)(nil),              // 40: lockfs.v1.Rename
+	(*Acquire)(nil),             // 41: lockfs.v1.Acquire
+	(*Granted)(nil),             // 42: lockfs.v1.Granted
+	(*Release)(nil),             // 43: lockfs.v1.Release
+	(*CloseOwner)(nil),          // 44: lockfs.v1.CloseOwner
+	(*GiveUp)(nil),              // 45: lockfs.v1.GiveUp
+	(*GaveUp)(nil),              // 46: lockfs.v1.GaveUp
+	(*StatusRequest)(nil),       // 47: lockfs.v1.StatusRequest
+	(*StatusAnswer)(nil),        // 48: lockfs.v1.StatusAnswer
+	(*Member)(nil),              // 49: lockfs.v1.Member
+	(*ListLocksRequest)(nil),    // 50: lockfs.v1.ListLocksRequest
+	(*ListLocksAnswer)(nil),     // 51: lockfs.v1.ListLocksAnswer
+	(*ListSessionsRequest)(nil), // 52: lockfs.v1.ListSessionsRequest
+	(*ListSessionsAnswer)(nil),  // 53: lockfs.v1.ListSessionsAnswer
+	(*SessionInfo)(nil),         // 54: lockfs.v1.SessionInfo
 }
 var file_lockpb_lockfs_proto_depIdxs = []int32{
 	2,  // 0: lockfs.v1.ClientFrame.hello:type_name -> lockfs.v1.Hello
-	4,  // 1: lockfs.v1.ClientFrame.call:type_name -> lockfs.v1.Call
-	8,  // 2: lockfs.v1.ClientFrame.keep_alive:type_name -> lockfs.v1.KeepAlive
+	5,  // 1: lockfs.v1.ClientFrame.call:type_name -> lockfs.v1.Call
+	9,  // 2: lockfs.v1.ClientFrame.keep_alive:type_name -> lockfs.v1.KeepAlive
 	3,  // 3: lockfs.v1.ServerFrame.welcome:type_name -> lockfs.v1.Welcome
-	6,  // 4: lockfs.v1.ServerFrame.answer:type_name -> lockfs.v1.Answer
-	7,  // 5: lockfs.v1.ServerFrame.taken:type_name -> lockfs.v1.Taken
-	10, // 6: lockfs.v1.ServerFrame.keep_alive_answer:type_name -> lockfs.v1.KeepAliveAnswer
-	5,  // 7: lockfs.v1.Call.confirmed:type_name -> lockfs.v1.NumberRange
-	31, // 8: lockfs.v1.Call.guard:type_name -> lockfs.v1.Sequencer
-	12, // 9: lockfs.v1.Call.create_session:type_name -> lockfs.v1.CreateSession
-	14, // 10: lockfs.v1.Call.attach:type_name -> lockfs.v1.Attach
-	18, // 11: lockfs.v1.Call.stat:type_name -> lockfs.v1.StatNode
-	19, // 12: lockfs.v1.Call.read:type_name -> lockfs.v1.ReadFile
-	20, // 13: lockfs.v1.Call.list:type_name -> lockfs.v1.ListDir
-	21, // 14: lockfs.v1.Call.lock_state:type_name -> lockfs.v1.LockState
-	32, // 15: lockfs.v1.Call.create:type_name -> lockfs.v1.Create
-	33, // 16: lockfs.v1.Call.delete:type_name -> lockfs.v1.Delete
-	34, // 17: lockfs.v1.Call.edit:type_name -> lockfs.v1.Edit
-	37, // 18: lockfs.v1.Call.set_acl:type_name -> lockfs.v1.SetACL
-	38, // 19: lockfs.v1.Call.rename:type_name -> lockfs.v1.Rename
-	39, // 20: lockfs.v1.Call.acquire:type_name -> lockfs.v1.Acquire
-	41, // 21: lockfs.v1.Call.release:type_name -> lockfs.v1.Release
-	42, // 22: lockfs.v1.Call.close_owner:type_name -> lockfs.v1.CloseOwner
-	43, // 23: lockfs.v1.Call.give_up:type_name -> lockfs.v1.GiveUp
-	17, // 24: lockfs.v1.Call.close_session:type_name -> lockfs.v1.CloseSession
-	13, // 25: lockfs.v1.Answer.session_created:type_name -> lockfs.v1.SessionCreated
-	15, // 26: lockfs.v1.Answer.attached:type_name -> lockfs.v1.Attached
-	22, // 27: lockfs.v1.Answer.stat:type_name -> lockfs.v1.NodeStat
-	24, // 28: lockfs.v1.Answer.file:type_name -> lockfs.v1.FileContents
-	25, // 29: lockfs.v1.Answer.listing:type_name -> lockfs.v1.Listing
-	27, // 30: lockfs.v1.Answer.lock:type_name -> lockfs.v1.LockInfo
-	40, // 31: lockfs.v1.Answer.granted:type_name -> lockfs.v1.Granted
-	44, // 32: lockfs.v1.Answer.gave_up:type_name -> lockfs.v1.GaveUp
-	9,  // 33: lockfs.v1.KeepAlive.renewals:type_name -> lockfs.v1.Renewal
-	11, // 34: lockfs.v1.KeepAliveAnswer.renewed:type_name -> lockfs.v1.Renewed
-	16, // 35: lockfs.v1.Attached.locks:type_name -> lockfs.v1.HeldLock
-	23, // 36: lockfs.v1.NodeStat.acl:type_name -> lockfs.v1.ACLNames
-	22, // 37: lockfs.v1.FileContents.stat:type_name -> lockfs.v1.NodeStat
-	22, // 38: lockfs.v1.Listing.stat:type_name -> lockfs.v1.NodeStat
-	26, // 39: lockfs.v1.Listing.entries:type_name -> lockfs.v1.Entry
-	28, // 40: lockfs.v1.LockInfo.holders:type_name -> lockfs.v1.Holder
-	29, // 41: lockfs.v1.LockInfo.waiters:type_name -> lockfs.v1.Waiter
-	30, // 42: lockfs.v1.LockInfo.delays:type_name -> lockfs.v1.DelayLeft
-	23, // 43: lockfs.v1.Create.acl:type_name -> lockfs.v1.ACLNames
-	35, // 44: lockfs.v1.Edit.changes:type_name -> lockfs.v1.Change
-	36, // 45: lockfs.v1.Change.write_at:type_name -> lockfs.v1.WriteAt
-	23, // 46: lockfs.v1.SetACL.acl:type_name -> lockfs.v1.ACLNames
-	6,  // 47: lockfs.v1.GaveUp.answer:type_name -> lockfs.v1.Answer
-	47, // 48: lockfs.v1.StatusAnswer.members:type_name -> lockfs.v1.Member
-	27, // 49: lockfs.v1.ListLocksAnswer.locks:type_name -> lockfs.v1.LockInfo
-	52, // 50: lockfs.v1.ListSessionsAnswer.sessions:type_name -> lockfs.v1.SessionInfo
-	0,  // 51: lockfs.v1.Cell.Session:input_type -> lockfs.v1.ClientFrame
-	45, // 52: lockfs.v1.Cell.Status:input_type -> lockfs.v1.StatusRequest
-	48, // 53: lockfs.v1.Cell.ListLocks:input_type -> lockfs.v1.ListLocksRequest
-	50, // 54: lockfs.v1.Cell.ListSessions:input_type -> lockfs.v1.ListSessionsRequest
-	1,  // 55: lockfs.v1.Cell.Session:output_type -> lockfs.v1.ServerFrame
-	46, // 56: lockfs.v1.Cell.Status:output_type -> lockfs.v1.StatusAnswer
-	49, // 57: lockfs.v1.Cell.ListLocks:output_type -> lockfs.v1.ListLocksAnswer
-	51, // 58: lockfs.v1.Cell.ListSessions:output_type -> lockfs.v1.ListSessionsAnswer
-	55, // [55:59] is the sub-list for method output_type
-	51, // [51:55] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	7,  // 4: lockfs.v1.ServerFrame.answer:type_name -> lockfs.v1.Answer
+	8,  // 5: lockfs.v1.ServerFrame.taken:type_name -> lockfs.v1.Taken
+	11, // 6: lockfs.v1.ServerFrame.keep_alive_answer:type_name -> lockfs.v1.KeepAliveAnswer
+	4,  // 7: lockfs.v1.Welcome.limits:type_name -> lockfs.v1.Limits
+	6,  // 8: lockfs.v1.Call.confirmed:type_name -> lockfs.v1.NumberRange
+	32, // 9: lockfs.v1.Call.guard:type_name -> lockfs.v1.Sequencer
+	13, // 10: lockfs.v1.Call.create_session:type_name -> lockfs.v1.CreateSession
+	15, // 11: lockfs.v1.Call.attach:type_name -> lockfs.v1.Attach
+	19, // 12: lockfs.v1.Call.stat:type_name -> lockfs.v1.StatNode
+	20, // 13: lockfs.v1.Call.read:type_name -> lockfs.v1.ReadFile
+	21, // 14: lockfs.v1.Call.list:type_name -> lockfs.v1.ListDir
+	22, // 15: lockfs.v1.Call.lock_state:type_name -> lockfs.v1.LockState
+	33, // 16: lockfs.v1.Call.create:type_name -> lockfs.v1.Create
+	34, // 17: lockfs.v1.Call.delete:type_name -> lockfs.v1.Delete
+	35, // 18: lockfs.v1.Call.edit:type_name -> lockfs.v1.Edit
+	38, // 19: lockfs.v1.Call.set_acl:type_name -> lockfs.v1.SetACL
+	40, // 20: lockfs.v1.Call.rename:type_name -> lockfs.v1.Rename
+	41, // 21: lockfs.v1.Call.acquire:type_name -> lockfs.v1.Acquire
+	43, // 22: lockfs.v1.Call.release:type_name -> lockfs.v1.Release
+	44, // 23: lockfs.v1.Call.close_owner:type_name -> lockfs.v1.CloseOwner
+	45, // 24: lockfs.v1.Call.give_up:type_name -> lockfs.v1.GiveUp
+	18, // 25: lockfs.v1.Call.close_session:type_name -> lockfs.v1.CloseSession
+	39, // 26: lockfs.v1.Call.set_permanence:type_name -> lockfs.v1.SetPermanence
+	14, // 27: lockfs.v1.Answer.session_created:type_name -> lockfs.v1.SessionCreated
+	16, // 28: lockfs.v1.Answer.attached:type_name -> lockfs.v1.Attached
+	23, // 29: lockfs.v1.Answer.stat:type_name -> lockfs.v1.NodeStat
+	25, // 30: lockfs.v1.Answer.file:type_name -> lockfs.v1.FileContents
+	26, // 31: lockfs.v1.Answer.listing:type_name -> lockfs.v1.Listing
+	28, // 32: lockfs.v1.Answer.lock:type_name -> lockfs.v1.LockInfo
+	42, // 33: lockfs.v1.Answer.granted:type_name -> lockfs.v1.Granted
+	46, // 34: lockfs.v1.Answer.gave_up:type_name -> lockfs.v1.GaveUp
+	10, // 35: lockfs.v1.KeepAlive.renewals:type_name -> lockfs.v1.Renewal
+	12, // 36: lockfs.v1.KeepAliveAnswer.renewed:type_name -> lockfs.v1.Renewed
+	17, // 37: lockfs.v1.Attached.locks:type_name -> lockfs.v1.HeldLock
+	24, // 38: lockfs.v1.NodeStat.acl:type_name -> lockfs.v1.ACLNames
+	23, // 39: lockfs.v1.FileContents.stat:type_name -> lockfs.v1.NodeStat
+	23, // 40: lockfs.v1.Listing.stat:type_name -> lockfs.v1.NodeStat
+	27, // 41: lockfs.v1.Listing.entries:type_name -> lockfs.v1.Entry
+	29, // 42: lockfs.v1.LockInfo.holders:type_name -> lockfs.v1.Holder
+	30, // 43: lockfs.v1.LockInfo.waiters:type_name -> lockfs.v1.Waiter
+	31, // 44: lockfs.v1.LockInfo.delays:type_name -> lockfs.v1.DelayLeft
+	24, // 45: lockfs.v1.Create.acl:type_name -> lockfs.v1.ACLNames
+	36, // 46: lockfs.v1.Edit.changes:type_name -> lockfs.v1.Change
+	37, // 47: lockfs.v1.Change.write_at:type_name -> lockfs.v1.WriteAt
+	24, // 48: lockfs.v1.SetACL.acl:type_name -> lockfs.v1.ACLNames
+	7,  // 49: lockfs.v1.GaveUp.answer:type_name -> lockfs.v1.Answer
+	49, // 50: lockfs.v1.StatusAnswer.members:type_name -> lockfs.v1.Member
+	28, // 51: lockfs.v1.ListLocksAnswer.locks:type_name -> lockfs.v1.LockInfo
+	54, // 52: lockfs.v1.ListSessionsAnswer.sessions:type_name -> lockfs.v1.SessionInfo
+	0,  // 53: lockfs.v1.Cell.Session:input_type -> lockfs.v1.ClientFrame
+	47, // 54: lockfs.v1.Cell.Status:input_type -> lockfs.v1.StatusRequest
+	50, // 55: lockfs.v1.Cell.ListLocks:input_type -> lockfs.v1.ListLocksRequest
+	52, // 56: lockfs.v1.Cell.ListSessions:input_type -> lockfs.v1.ListSessionsRequest
+	1,  // 57: lockfs.v1.Cell.Session:output_type -> lockfs.v1.ServerFrame
+	48, // 58: lockfs.v1.Cell.Status:output_type -> lockfs.v1.StatusAnswer
+	51, // 59: lockfs.v1.Cell.ListLocks:output_type -> lockfs.v1.ListLocksAnswer
+	53, // 60: lockfs.v1.Cell.ListSessions:output_type -> lockfs.v1.ListSessionsAnswer
+	57, // [57:61] is the sub-list for method output_type
+	53, // [53:57] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_lockpb_lockfs_proto_init() }
@@ -4404,7 +4591,7 @@ func file_lockpb_lockfs_proto_init() {
 		(*ServerFrame_Taken)(nil),
 		(*ServerFrame_KeepAliveAnswer)(nil),
 	}
-	file_lockpb_lockfs_proto_msgTypes[4].OneofWrappers = []any{
+	file_lockpb_lockfs_proto_msgTypes[5].OneofWrappers = []any{
 		(*Call_CreateSession)(nil),
 		(*Call_Attach)(nil),
 		(*Call_Stat)(nil),
@@ -4421,8 +4608,9 @@ func file_lockpb_lockfs_proto_init() {
 		(*Call_CloseOwner)(nil),
 		(*Call_GiveUp)(nil),
 		(*Call_CloseSession)(nil),
+		(*Call_SetPermanence)(nil),
 	}
-	file_lockpb_lockfs_proto_msgTypes[6].OneofWrappers = []any{
+	file_lockpb_lockfs_proto_msgTypes[7].OneofWrappers = []any{
 		(*Answer_SessionCreated)(nil),
 		(*Answer_Attached)(nil),
 		(*Answer_Stat)(nil),
@@ -4432,10 +4620,11 @@ func file_lockpb_lockfs_proto_init() {
 		(*Answer_Granted)(nil),
 		(*Answer_GaveUp)(nil),
 	}
-	file_lockpb_lockfs_proto_msgTypes[35].OneofWrappers = []any{
+	file_lockpb_lockfs_proto_msgTypes[36].OneofWrappers = []any{
 		(*Change_Append)(nil),
 		(*Change_WriteAt)(nil),
 		(*Change_Truncate)(nil),
+		(*Change_Extend)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4443,7 +4632,7 @@ func file_lockpb_lockfs_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockpb_lockfs_proto_rawDesc), len(file_lockpb_lockfs_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   53,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

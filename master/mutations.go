@@ -59,6 +59,11 @@ func (r *Replica) operation(m *storepb.Mutation, c *lockpb.Call) error {
 		a := op.SetAcl
 		m.Op = &storepb.Mutation_SetAcl{SetAcl: &storepb.SetACL{Path: a.GetPath(), Instance: a.GetInstance(), Acl: aclOf(a.GetAcl())}}
 		return r.checkPaths(append(aclPaths(a.GetAcl()), a.GetPath())...)
+	case *lockpb.Call_SetPermanence:
+		p := op.SetPermanence
+		m.Op = &storepb.Mutation_SetPermanence{SetPermanence: &storepb.SetPermanence{
+			Path: p.GetPath(), Instance: p.GetInstance(), Ephemeral: p.GetEphemeral()}}
+		return r.checkPaths(p.GetPath())
 	case *lockpb.Call_Rename:
 		n := op.Rename
 		m.Op = &storepb.Mutation_Rename{Rename: &storepb.Rename{From: n.GetFrom(), FromInstance: n.GetFromInstance(),
@@ -104,6 +109,8 @@ func (r *Replica) edit(m *storepb.Mutation, e *lockpb.Edit) error {
 			change.Change = &storepb.Change_WriteAt{WriteAt: &storepb.WriteAt{Offset: c.WriteAt.GetOffset(), Data: c.WriteAt.GetData()}}
 		case *lockpb.Change_Truncate:
 			change.Change = &storepb.Change_Truncate{Truncate: c.Truncate}
+		case *lockpb.Change_Extend:
+			change.Change = &storepb.Change_Extend{Extend: c.Extend}
 		default:
 			return invalid("an edit with a change of a kind that this replica does not know")
 		}

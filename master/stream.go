@@ -152,6 +152,7 @@ func (r *Replica) enter(s *stream, w *lockpb.Welcome) bool {
 	w.Master, w.Epoch = true, r.mu.machine.epoch
 	w.LeaseMs, w.GraceMs = r.mu.state.Lease().Milliseconds(), r.mu.state.Grace().Milliseconds()
 	w.MasterName, w.MasterAddress = r.cfg.Self.Name, r.cfg.Self.Address
+	w.Limits = lockpb.LimitsToWire(r.mu.state.Limits())
 	r.mu.serial++
 	s.serial = r.mu.serial
 	s.send(&lockpb.ServerFrame{Frame: &lockpb.ServerFrame_Welcome{Welcome: w}})
