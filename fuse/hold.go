@@ -57,9 +57,16 @@ type hold struct {
 type attempt struct {
 	mode   lockfs.Mode
 	joined map[*lockRequest]struct{} // who waits for it; guarded by the table's mutex
+	over   bool                      // given up, and soon at its end: nobody joins any more; likewise
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // set before done is closed
+}
+
+// giveUp has the attempt end. The table's mutex is held.
+func (a *attempt) giveUp() {
+	a.over = true
+	a.cancel()
 }
 
 // lockRequest is what the kernel asks for.

@@ -98,9 +98,9 @@ func (l *lockTable) join(r *lockRequest) (*hold, *attempt, bool, error) {
 		return nil, nil, false, lockfs.ErrLimit
 	case a == nil:
 		a = l.startLocked(h, want, r)
-	case a.mode != want || !r.wait && len(a.joined) == 0:
+	case a.over || a.mode != want || !r.wait && len(a.joined) == 0:
 		if len(a.joined) == 0 {
-			a.cancel() // a ticket whose program came back for something else
+			a.giveUp() // a ticket whose program came back for something else
 		}
 		return h, a, false, nil
 	case !r.wait:
@@ -204,7 +204,7 @@ func (l *lockTable) leave(h *hold, a *attempt, r *lockRequest, ticket func() boo
 	case len(a.joined) > 0:
 	case keep && r.wait && h.need() == lockfs.Free && l.keepTicketLocked(h):
 	default:
-		a.cancel()
+		a.giveUp()
 	}
 	return true
 }
@@ -246,7 +246,7 @@ func (l *lockTable) ticketLeft(h *hold) time.Duration {
 	}
 	h.ticketed, h.keepUntil = false, 0
 	if h.attempt != nil && len(h.attempt.joined) == 0 {
-		h.attempt.cancel()
+		h.attempt.giveUp()
 	}
 	return 0
 }
@@ -336,7 +336,7 @@ func (l *lockTable) unlock(ctx context.Context, key claimKey, b byteRange) error
 	if h.attempt == nil {
 		h.prune()
 	} else if len(h.attempt.joined) == 0 {
-		h.attempt.cancel() // a ticket
+		h.attempt.giveUp() // a ticket
 	}
 	need := h.need()
 	switch {
@@ -398,7 +398,7 @@ func (l *lockTable) release(f *file) {
 		case h.flock == nil && len(h.files) == 0:
 			h.ending = true
 			if h.attempt != nil {
-				h.attempt.cancel()
+				h.attempt.giveUp()
 				h.touched = true
 			}
 			over = append(over, h)

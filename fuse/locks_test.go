@@ -293,6 +293,30 @@ func TestTicket(t *testing.T) {
 	}
 }
 
+// TestStoppedConverter interrupts a conversion that waits, which the kernel then asks for again: the
+// new request is not told how the one that was given up has ended.
+func TestStoppedConverter(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "x")
+	p, q := a.program(), b.program()
+	for _, program := range []*program{p, q} {
+		program.do("open f $D/f r+", "")
+		program.do("flock f sh", "")
+	}
+	p.tell("flock f ex")
+	until(t, "p waits for the conversion", func() bool { return c.waiting(f) == 1 })
+	for range 20 {
+		p.cmd.Process.Signal(syscall.SIGSTOP)
+		p.cmd.Process.Signal(syscall.SIGCONT)
+	}
+	until(t, "p goes on", func() bool { return !strings.Contains(stateOf(p.cmd.Process.Pid), "T") })
+	q.do("flock f un", "")
+	if got := p.hear(); got != "" {
+		t.Errorf("the conversion: %q", got)
+	}
+	p.do("getxattr $D/f user.lockfs.lock.mode", "EXCLUSIVE")
+}
+
 // TestWaitersDoNotBlock is L085, and hundreds of them: cat answers, and each that is killed is gone.
 func TestWaitersDoNotBlock(t *testing.T) {
 	c, a, b := twoHosts(t)
