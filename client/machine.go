@@ -26,7 +26,8 @@ type machine struct {
 	link    *link         // nil while no master is connected
 	session *session      // nil while there is none that lives
 	fatal   error         // why this client can do nothing any more
-	trouble string        // why there is no master
+	trouble string        // why there is no master,
+	away    clock.Instant // and since when somebody wants one; 0 while there is a link
 	limits  lockfs.Limits // of the cell, as a master has last said
 
 	ticked   clock.Instant      // when it last looked at the time
@@ -93,6 +94,9 @@ func newMachine(log *slog.Logger, timeout time.Duration, host string) *machine {
 // start takes a call, whose caller will collect it.
 func (m *machine) start(now clock.Instant, c *call) {
 	m.tick(now)
+	if m.link == nil && m.away == 0 {
+		m.away = now
+	}
 	m.callers++
 	if id := c.ownerID(); id != 0 {
 		c.owner = c.session.owner(id)
@@ -139,22 +143,31 @@ func (m *machine) admit(now clock.Instant, c *call) {
 	if c.owner != nil {
 		c.owner.calls[c] = struct{}{}
 	}
-	if d := m.patience(c); d > 0 {
+	if d := m.patience(now, c); d > 0 {
 		m.arm(c, now.Add(d))
 	}
 	m.send(now, c)
 }
 
-// patience is how long a call goes without a master that answers; 0 is for ever. A mutation keeps
-// a tenth of it for learning its fate.
-func (m *machine) patience(c *call) time.Duration {
-	switch {
-	case c.waits || c.kind == background || c.kind == creation:
+// lateTimeout is enough to ask a replica in vain and to find the master at the next.
+const lateTimeout = dialTimeout + lastPause
+
+// patience is how long a call goes without a master that answers; 0 is for ever. Of an outage that
+// has lasted the whole timeout a later call waits for lateTimeout only: one command asks many times,
+// and the first to give up has shown that nobody is there. A mutation keeps a tenth of its time for
+// learning its fate.
+func (m *machine) patience(now clock.Instant, c *call) time.Duration {
+	if c.waits || c.kind == background || c.kind == creation {
 		return 0
-	case c.kind == mutation:
-		return m.timeout - m.timeout/10
 	}
-	return m.timeout
+	patience := m.timeout
+	if m.link == nil {
+		patience = max(m.away.Add(m.timeout).Sub(now), min(m.timeout, lateTimeout))
+	}
+	if c.kind == mutation {
+		patience -= patience / 10
+	}
+	return patience
 }
 
 // create asks for a session where one is wanted and there is none. One that is being closed is
@@ -207,7 +220,7 @@ func (m *machine) sendAll(now clock.Instant) {
 // linked says that both streams to a master are there.
 func (m *machine) linked(now clock.Instant, address string, w *lockpb.Welcome) {
 	m.tick(now)
-	m.trouble = ""
+	m.trouble, m.away = "", 0
 	m.link = &link{
 		address: address, cluster: w.GetClusterId(), epoch: w.GetEpoch(),
 		lease: milliseconds(w.GetLeaseMs()), grace: milliseconds(w.GetGraceMs()),
@@ -228,12 +241,12 @@ func (m *machine) unlinked(now clock.Instant, trouble string) {
 	if m.link == nil {
 		return
 	}
-	m.link = nil
+	m.link, m.away = nil, now
 	for c := range m.open {
 		c.id = 0
 		if c.taken {
 			c.taken = false
-			if d := m.patience(c); d > 0 && c.stage == waiting {
+			if d := m.patience(now, c); d > 0 && c.stage == waiting {
 				m.arm(c, now.Add(d))
 			}
 		}
@@ -354,6 +367,9 @@ func (m *machine) noticeFreeze(now clock.Instant) {
 	m.ticked = now
 	if gap <= 2*longestNap {
 		return
+	}
+	if m.away != 0 {
+		m.away = m.away.Add(gap)
 	}
 	for _, c := range m.due { // all alike, so the heap stays one
 		c.deadline = c.deadline.Add(gap)
