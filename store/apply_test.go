@@ -317,21 +317,24 @@ func TestNumbers(t *testing.T) {
 
 func TestResultBytesAreBounded(t *testing.T) {
 	d, session := smallCell(t, nil)
-	var writes []*storepb.Mutation
-	for range 20_000 {
-		writes = append(writes, edit(&storepb.Edit{Path: "/ls/ny1/file"}))
+	parts := make([]*storepb.Mutation, 1000)
+	for i := range parts {
+		parts[i] = edit(&storepb.Edit{Path: "/ls/ny1/file"})
 	}
-	for number := uint64(4); ; number++ {
-		m := batch(nil, writes...)
-		m.Session, m.Number = session, number
-		if kind := lockfs.Kind(d.try(mutation(m)).Kind); kind == lockfs.ErrLimit && number > 5 {
-			break
-		} else if kind != 0 || number > 100 {
-			t.Fatalf("number %d: %v", number, kind)
-		}
+	m := batch(nil, parts...)
+	m.Session, m.Number = session, 10
+	r := d.do(mutation(m))
+	results := d.state.sessions[session].results
+	if last := results[len(results)-1]; last.size != proto.Size(r) || last.size < 1000*10 {
+		t.Errorf("a result of %d bytes counts as %d", proto.Size(r), last.size)
 	}
-	d.next[session] = 99 // and confirms all before
-	d.do(d.number(session, edit(&storepb.Edit{Path: "/ls/ny1/file"})))
+	results[0].size = maxResultBytes // as so many more batches would
+	write := &storepb.Mutation{Session: session, Number: 11, Op: parts[0].Op}
+	if r := d.try(mutation(write)); lockfs.Kind(r.Kind) != lockfs.ErrLimit {
+		t.Errorf("with too many bytes not confirmed: %v", r)
+	}
+	write.Confirmed = []*storepb.Range{{First: 1, Last: 10}}
+	d.do(mutation(write))
 }
 
 func TestOpenNumbersAreBounded(t *testing.T) {

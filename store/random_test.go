@@ -18,7 +18,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 0, "play the random test of this seed alone")
-	seeds = flag.Uint64("seeds", 20, "how many seeds the random test plays")
+	seeds = flag.Uint64("seeds", 12, "how many seeds the random test plays")
 )
 
 // TestRandom plays random commands on a state and on the model beside it, which must agree in
