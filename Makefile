@@ -26,6 +26,8 @@ check:
 # The long forms of the tests that have a short one: hours of kills, waiters and random histories.
 soak:
 	LOCKFS_SOAK=1 go test -race -count=1 -timeout 6h -p 1 ./...
+	go test -count=1 -timeout 2h ./internal/simcell -seeds 200
+	go test -count=1 -timeout 2h ./store ./raft ./master -seeds 500
 
 # The code of the .proto files, after a change of one.
 generate:
