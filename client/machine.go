@@ -458,8 +458,8 @@ func (m *machine) lose(why error) {
 	if m.link != nil {
 		m.link.attach, m.link.attached = 0, false
 	}
-	if s.closing {
-		m.log.Info("the session is closed", "session", s.id)
+	if s.closing { // whether the cell knows it is for why to say
+		m.log.Info("the session has ended", "session", s.id, "why", detailOf(why))
 	} else {
 		m.log.Error("the session is lost", "session", s.id, "why", detailOf(why), "locks", s.locks())
 	}
@@ -478,10 +478,14 @@ func (m *machine) lose(why error) {
 	m.create(m.ticked)
 }
 
-// end ends the live session because its owner closes it.
-func (m *machine) end(now clock.Instant, s *session) {
+// end ends the live session because its owner closes it. With err no master has confirmed that.
+func (m *machine) end(now clock.Instant, s *session, err error) {
 	m.tick(now)
-	if m.session == s {
+	switch {
+	case m.session != s:
+	case err != nil:
+		m.lose(lost("it was closed, which no master has confirmed: in the cell it ends with its lease"))
+	default:
 		m.lose(lost("it was closed"))
 	}
 }

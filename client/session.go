@@ -210,6 +210,6 @@ func (s *Session) Close(ctx context.Context, expired []uint64) error {
 		CloseSession: &lockpb.CloseSession{ExpiredOwners: expired}}})
 	s.client.input(func(clock.Instant) { s.session.closing = true })
 	_, err := s.client.do(ctx, c)
-	s.client.input(func(now clock.Instant) { s.client.machine.end(now, s.session) })
+	s.client.input(func(now clock.Instant) { s.client.machine.end(now, s.session, err) })
 	return err
 }

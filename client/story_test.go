@@ -34,7 +34,7 @@ var update = flag.Bool("update", false, "rewrite the answers of the stories")
 //	acquire n 1 /ls/c/x exclusive  [wait]; owner 1
 //	release n 1 /ls/c/x
 //	owner-closed 1
-//	close n, end                   the session; end is what its closer does then
+//	close n, end n                 the session; end is what its closer does then
 //	cancel n                       its caller's context ends
 //	slow n, collect n              n's caller does not run before collect
 //
@@ -165,7 +165,7 @@ func (w *teller) do(args []string) {
 		delete(w.slow, w.calls[rest[0]])
 		w.collect(w.calls[rest[0]])
 	case "end":
-		w.m.end(w.now, w.last)
+		w.m.end(w.now, w.last, w.calls[rest[0]].failure)
 	case "owner-closed":
 		w.m.closeOwner(w.now, w.last, w.number(rest[0]))
 	case "answer":
