@@ -44,6 +44,12 @@ func (l *Log) String() string {
 	return string(l.mu.kept)
 }
 
+// Tail returns the latest of it, for people.
+func (l *Log) Tail() string {
+	kept := l.String()
+	return kept[max(0, len(kept)-2000):]
+}
+
 // Mark is the place where the next write will start.
 func (l *Log) Mark() int {
 	l.mu.Lock()
@@ -53,25 +59,49 @@ func (l *Log) Mark() int {
 
 // Await waits until text stands somewhere after mark.
 func (l *Log) Await(ctx context.Context, text string, mark int) error {
+	return l.await(ctx, mark, fmt.Sprintf("%q", text), func(said []byte) bool { return bytes.Contains(said, []byte(text)) })
+}
+
+// Line waits until a whole line that starts with start stands after mark, and returns the rest of
+// the first one.
+func (l *Log) Line(ctx context.Context, start string, mark int) (rest string, err error) {
+	err = l.await(ctx, mark, fmt.Sprintf("a line with %q", start), func(said []byte) (found bool) {
+		for line := range bytes.Lines(said) {
+			after, starts := bytes.CutPrefix(line, []byte(start))
+			if after, whole := bytes.CutSuffix(after, []byte("\n")); starts && whole {
+				rest = string(after)
+				return true
+			}
+		}
+		return false
+	})
+	return rest, err
+}
+
+// await waits until what was said after mark satisfies found, which is asked again after each write.
+func (l *Log) await(ctx context.Context, mark int, what string, found func(said []byte) bool) error {
 	for {
-		changed, found := l.look(text, mark)
-		if found {
+		changed, said := l.look(mark, found)
+		if said {
 			return nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %q: %w", text, context.Cause(ctx))
+			if _, said := l.look(mark, found); said { // said last, at the end of whoever ended ctx
+				return nil
+			}
+			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
 		}
 	}
 }
 
-func (l *Log) look(text string, mark int) (changed <-chan struct{}, found bool) {
+func (l *Log) look(mark int, found func([]byte) bool) (<-chan struct{}, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.changed == nil {
 		l.mu.changed = make(chan struct{})
 	}
 	from := min(max(0, mark-l.mu.dropped), len(l.mu.kept))
-	return l.mu.changed, bytes.Contains(l.mu.kept[from:], []byte(text))
+	return l.mu.changed, found(l.mu.kept[from:])
 }

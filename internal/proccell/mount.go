@@ -105,7 +105,9 @@ func (m *Mount) close() error {
 
 // awaitReady waits until the process has said that it is ready.
 func awaitReady(ctx context.Context, process *Process, mark int) error {
-	if err := process.awaitSaying(ctx, "ready", mark); err != nil {
+	ctx, cancel := process.untilEnd(ctx)
+	defer cancel()
+	if err := process.Log.Await(ctx, "ready", mark); err != nil {
 		return fmt.Errorf("%s is not ready: %w; it said:\n%s", process.Name, err, process.Log)
 	}
 	return nil

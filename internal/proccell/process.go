@@ -95,10 +95,9 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// awaitSaying waits until the process has said text after mark, or has ended without.
-func (p *Process) awaitSaying(ctx context.Context, text string, mark int) error {
+// untilEnd is ctx, ended with the process too, whose last words are waited for.
+func (p *Process) untilEnd(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	go func() {
 		select {
 		case <-p.done:
@@ -106,7 +105,7 @@ func (p *Process) awaitSaying(ctx context.Context, text string, mark int) error 
 		case <-ctx.Done():
 		}
 	}()
-	return p.Log.Await(ctx, text, mark)
+	return ctx, func() { cancel(nil) }
 }
 
 // Kill kills the process and waits until it is gone; an error says that it is stuck.

@@ -42,6 +42,30 @@ func TestLogAwait(t *testing.T) {
 	}
 }
 
+// TestTalker asks a shell, and hears it out although it has ended.
+func TestTalker(t *testing.T) {
+	talker, err := Talk("shell", exec.Command("bash", "-c", `while read -r line; do echo "you said $line"; test "$line" != end || exit 3; done`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { talker.Kill() })
+	for _, line := range []string{"one", "two"} {
+		if rest, err := talker.Ask(within(t, 10*time.Second), line, "you said "); err != nil || rest != line {
+			t.Errorf("told %s, it says %q, %v", line, rest, err)
+		}
+	}
+	if err := talker.Say("end"); err != nil {
+		t.Fatal(err)
+	}
+	<-talker.Done()
+	if rest, err := talker.Hear(within(t, 10*time.Second), "you said e", 0); err != nil || rest != "nd" {
+		t.Errorf("at the end it said %q, %v", rest, err)
+	}
+	if _, err := talker.Hear(within(t, 10*time.Second), "more", 0); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("heard more of who has ended: %v", err)
+	}
+}
+
 func TestLogKeepsTheLatest(t *testing.T) {
 	var l Log
 	line := strings.Repeat("x", 999) + "\n"
