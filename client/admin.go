@@ -1,7 +1,10 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,22 +30,64 @@ type SessionInfo struct {
 	Caches         bool
 }
 
-// Status asks every address of Config what it is, all at once, and returns what they say in that
-// order. A replica that does not answer within Config.Timeout has an error.
+// Status asks every address of Config what it is, all at once, and the members that their answers
+// name too. It returns what they say in the order of Config, then by address, each replica once. Who
+// does not answer within Config.Timeout has an error; so has who is of another cell, lockfs.ErrCell.
 func (c *Client) Status(ctx context.Context) []ReplicaStatus {
-	all := make([]ReplicaStatus, len(c.cfg.Addresses))
+	answers := make(chan ReplicaStatus)
+	var asked []string
 	var work sync.WaitGroup
-	for i, address := range c.cfg.Addresses {
-		work.Go(func() {
-			all[i].Address = address
-			all[i].Err = c.unary(ctx, address, "status", "", func(ctx context.Context, cell lockpb.CellClient) (err error) {
-				all[i].Status, err = cell.Status(ctx, &lockpb.StatusRequest{})
-				return err
-			})
-		})
+	ask := func(address string) {
+		if !slices.Contains(asked, address) {
+			asked = append(asked, address)
+			work.Go(func() { answers <- c.statusOf(ctx, address) })
+		}
+	}
+	for _, address := range c.cfg.Addresses {
+		ask(address)
+	}
+	given := len(asked)
+	var all []ReplicaStatus
+	for len(all) < len(asked) {
+		a := <-answers
+		all = append(all, a)
+		for _, m := range a.Status.GetMembers() {
+			ask(m.GetAddress())
+		}
 	}
 	work.Wait()
-	return all
+	slices.Sort(asked[given:])
+	slices.SortFunc(all, func(a, b ReplicaStatus) int {
+		return cmp.Compare(slices.Index(asked, a.Address), slices.Index(asked, b.Address))
+	})
+	return eachOnce(all)
+}
+
+// eachOnce leaves out what a replica has answered by another of its addresses before.
+func eachOnce(all []ReplicaStatus) []ReplicaStatus {
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(all, func(a ReplicaStatus) bool {
+		name := a.Status.GetReplica()
+		again := a.Err == nil && seen[name]
+		seen[name] = true
+		return again
+	})
+}
+
+// statusOf asks one replica.
+func (c *Client) statusOf(ctx context.Context, address string) ReplicaStatus {
+	var a *lockpb.StatusAnswer
+	err := c.unary(ctx, address, "status", "", func(ctx context.Context, cell lockpb.CellClient) (err error) {
+		a, err = cell.Status(ctx, &lockpb.StatusRequest{})
+		return err
+	})
+	if err == nil && a.GetCell() != c.cfg.Cell {
+		err = &lockfs.Error{Op: "status", Kind: lockfs.ErrCell, Detail: fmt.Sprintf("it is a replica of cell %q", a.GetCell())}
+	}
+	if err != nil {
+		return ReplicaStatus{Address: address, Err: err}
+	}
+	return ReplicaStatus{Address: address, Status: a}
 }
 
 // Locks returns the locks of a node and all below it that are held, waited for or in delay, by path.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -347,22 +346,59 @@ func TestAdminCalls(t *testing.T) {
 		f.with(func() { f.replicas["r3"].hang = true })
 		c := f.open("r1", "r2", "r3", "r9")
 		defer c.Close(ctx)
-		var up []string
 		took(t, 0, DefaultTimeout+time.Second, func() {
-			for _, st := range c.Status(ctx) {
-				if st.Err == nil {
-					up = append(up, st.Status.GetReplica())
-				}
+			if up, down := f.status(c); up != "r1 r2" || down != "r3 r9" {
+				t.Errorf("%q answer, %q do not", up, down)
 			}
 		})
-		if !slices.Equal(up, []string{"r1", "r2"}) {
-			t.Errorf("%v answer", up)
-		}
 		if locks, err := c.Locks(ctx, "/ls/c"); err != nil || len(locks) != 1 || locks[0].Mode != lockfs.Exclusive || locks[0].Holders[0].Owner != 1 {
 			t.Errorf("%+v, %v", locks, err)
 		}
 		if _, err := c.Sessions(ctx); !errors.Is(err, lockfs.ErrPermission) || err.Error() != "list sessions: permission denied: not you" {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// status is who answers a client that asks for the status, and who does not.
+func (f *fakeCell) status(c *Client) (up, down string) {
+	var lists [2][]string
+	for _, st := range c.Status(ctx) {
+		if st.Err == nil {
+			lists[0] = append(lists[0], st.Status.GetReplica())
+		} else {
+			lists[1] = append(lists[1], st.Address)
+		}
+	}
+	return strings.Join(lists[0], " "), strings.Join(lists[1], " ")
+}
+
+func TestStatusAsksTheMembersThatAnswersName(t *testing.T) {
+	story(t, func(t *testing.T, f *fakeCell) {
+		c := f.open("r3", "r9")
+		defer c.Close(ctx)
+		if up, down := f.status(c); up != "r3 r1 r2" || down != "r9" {
+			t.Errorf("%q answer, %q do not", up, down)
+		}
+		// r2 is reached by another address too, which is the one that was given.
+		f.with(func() { f.replicas["r2.example.com"] = f.replicas["r2"] })
+		c = f.open("r2.example.com")
+		defer c.Close(ctx)
+		if up, down := f.status(c); up != "r2 r1 r3" || down != "" {
+			t.Errorf("%q answer, %q do not", up, down)
+		}
+	})
+}
+
+// A replica of another cell is none of this one, and what it names is not asked.
+func TestStatusOfAForeignReplica(t *testing.T) {
+	story(t, func(t *testing.T, f *fakeCell) {
+		f.with(func() { f.replicas["r1"].name = "d" })
+		c := f.open("r1")
+		defer c.Close(ctx)
+		all := c.Status(ctx)
+		if len(all) != 1 || !errors.Is(all[0].Err, lockfs.ErrCell) || !strings.HasSuffix(all[0].Err.Error(), `it is a replica of cell "d"`) {
+			t.Errorf("%+v", all)
 		}
 	})
 }

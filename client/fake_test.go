@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -331,7 +332,13 @@ func (f *fakeCell) giveUp(number uint64) *lockpb.Answer {
 }
 
 func (r *fakeReplica) Status(context.Context, *lockpb.StatusRequest) (*lockpb.StatusAnswer, error) {
-	return &lockpb.StatusAnswer{Replica: r.address}, nil
+	r.cell.mu.Lock()
+	defer r.cell.mu.Unlock()
+	a := &lockpb.StatusAnswer{Cell: r.name, Replica: r.address}
+	for _, address := range slices.Sorted(maps.Keys(r.cell.replicas)) {
+		a.Members = append(a.Members, &lockpb.Member{Name: address, Address: address})
+	}
+	return a, nil
 }
 
 func (r *fakeReplica) ListLocks(context.Context, *lockpb.ListLocksRequest) (*lockpb.ListLocksAnswer, error) {
