@@ -199,7 +199,11 @@ func (r *Replica) noticeLeadership() {
 		return
 	}
 	if now.Leader != r.leadership.Leader {
-		r.log.Info("the leader changed", "leader", now.Leader, "term", now.Term)
+		news := []any{"term", now.Term}
+		if leader, known := r.Member(now.Leader); known { // no name: there is none
+			news = append(news, "leader", leader.Name)
+		}
+		r.log.Info("the leader changed", news...)
 	}
 	r.leadership = now
 	r.held = nil
