@@ -15,6 +15,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,9 +52,10 @@ type Cell struct {
 	Net      *simnet.Network
 	Replicas []*Replica
 
-	t       testing.TB
-	options Options
-	clients []*Client
+	t        testing.TB
+	options  Options
+	clients  []*Client
+	watchdog *time.Timer
 }
 
 // Host is a machine of its own.
@@ -115,6 +118,7 @@ func New(t testing.TB, options Options) *Cell {
 		c.Replicas = append(c.Replicas, r)
 	}
 	t.Cleanup(c.stop)
+	c.watchdog = time.AfterFunc(longest, c.stuck)
 	for _, r := range c.Replicas {
 		r.Start()
 	}
@@ -257,6 +261,23 @@ func (c *Cell) Until(what string, limit time.Duration, is func() bool) {
 	}
 }
 
+// longest is how long a story may take, in its own time. Without a bound a wait that never ends
+// would let that time run for ever, since replicas always have something to do.
+const longest = 15 * time.Minute
+
+// stuck ends everything, and says where everybody was.
+func (c *Cell) stuck() {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s has not ended within %v of its own time\n", c.t.Name(), longest)
+	for _, r := range c.Replicas {
+		if r.Up() {
+			fmt.Fprintf(&b, "%s: %v\n", r.Name, r.Status())
+		}
+	}
+	stacks := make([]byte, 1<<20)
+	panic(b.String() + string(stacks[:runtime.Stack(stacks, true)]))
+}
+
 // Client adds a host with a client. The client is closed when the test ends.
 func (c *Cell) Client(name string) *Client {
 	c.t.Helper()
@@ -278,6 +299,7 @@ func (c *Cell) Client(name string) *Client {
 
 // stop lets everybody go on and ends it all.
 func (c *Cell) stop() {
+	c.watchdog.Stop()
 	for _, cl := range c.clients {
 		cl.Thaw()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -62,7 +62,7 @@ func whoeverComes(t *testing.T, seed uint64) {
 		for range 5 {
 			v := &visitor{t: t, crowd: crowd, s: session(t, h), random: rand.New(rand.NewPCG(seed, random.Uint64()))}
 			visiting.Go(func() {
-				for {
+				for !t.Failed() { // time would stand still while everybody fails at once, again and again
 					select {
 					case <-stop:
 						return
