@@ -2,7 +2,7 @@ package fuse
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -127,11 +127,17 @@ func (fs *fileSystem) fileOf(in *gofuse.GetAttrIn) *file {
 	if in.Flags()&gofuse.FUSE_GETATTR_FH != 0 {
 		return fs.open.get(in.Fh())
 	}
-	for _, f := range fs.open.of(in.NodeId) {
+	return fs.writtenBy(in.NodeId, in.Pid)
+}
+
+// writtenBy returns an open file of a node that the process of a thread has written to and not
+// committed, nil where there is none.
+func (fs *fileSystem) writtenBy(id uint64, thread uint32) *file {
+	for _, f := range fs.open.of(id) {
 		f.mu.Lock()
-		thread, written := f.mu.thread, f.mu.written()
+		writer, written := f.mu.thread, f.mu.written()
 		f.mu.Unlock()
-		if written && sameProcess(thread, in.Pid) {
+		if written && sameProcess(writer, thread) {
 			return f
 		}
 	}
@@ -154,12 +160,15 @@ func (fs *fileSystem) statFile(ctx context.Context, f *file, out *gofuse.AttrOut
 	return nil
 }
 
-// SetAttr truncates and touches. Mode and owner only mirror what the cell decides, so values are
-// accepted that are so already, which lets cp -a and install go through; times are the master's.
+// SetAttr truncates, touches, and makes nodes ephemeral. Mode and owner only mirror what the cell
+// decides, so values are accepted that are so already; times are the master's.
 func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out *gofuse.AttrOut) gofuse.Status {
 	if attr, ok := fs.ownedAttr(in.NodeId); ok {
 		out.Attr = attr
-		return status(fs.unchanged(in, attr))
+		if changes(in, attr, 0o7777) {
+			return gofuse.EPERM
+		}
+		return gofuse.OK
 	}
 	n, ok := fs.nodes.get(in.NodeId)
 	if !ok {
@@ -167,53 +176,79 @@ func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out 
 	}
 	r := fs.begin(cancel, &in.InHeader, briefly)
 	defer r.end()
-	st, err := fs.stat(r, n)
-	if err != nil {
-		return fs.answer(r, "set attributes", n.path, err)
-	}
-	if number := fs.unchanged(in, fs.attr(n.cell, st)); number != 0 && !fs.asCreated(in, n) {
-		return status(number)
-	}
-	switch size, cut := in.GetSize(); {
-	case cut:
-		st, err = fs.truncate(r, n, st, in, int64(size))
-	case in.Valid&gofuse.FATTR_MTIME_NOW != 0 && st.Type == lockfs.File:
-		// The same contents again: the generation moves, and who watches wakes.
-		st, err = fs.edit(r, n)
-	}
+	st, err := fs.setAttr(r, n, in)
 	if err == nil {
 		out.Attr = fs.attr(n.cell, st)
 	}
 	return fs.answer(r, "set attributes", n.path, err)
 }
 
-// unchanged returns EPERM if the request would change a mode or an owner.
-func (fs *fileSystem) unchanged(in *gofuse.SetAttrIn, attr gofuse.Attr) syscall.Errno {
-	if mode, ok := in.GetMode(); ok && mode != attr.Mode&0o7777 {
-		return syscall.EPERM
+func (fs *fileSystem) setAttr(ctx context.Context, n node, in *gofuse.SetAttrIn) (lockfs.Stat, error) {
+	st, err := fs.stat(ctx, n)
+	if err != nil {
+		return st, err
 	}
-	if uid, ok := in.GetUID(); ok && uid != attr.Uid {
-		return syscall.EPERM
+	if changes(in, fs.attr(n.cell, st), 0o7777&^stickyBit) && !fs.makers.made(n.id(), in.Pid) {
+		return st, syscall.EPERM
 	}
-	if gid, ok := in.GetGID(); ok && gid != attr.Gid {
-		return syscall.EPERM
+	if mode, ok := in.GetMode(); ok && (mode&stickyBit != 0) != st.Ephemeral {
+		if st, err = fs.setEphemeral(ctx, n, st, mode&stickyBit != 0, in.Pid); err != nil {
+			return st, err
+		}
 	}
-	return 0
+	switch size, cut := in.GetSize(); {
+	case cut:
+		return fs.truncate(ctx, n, st, in, int64(size))
+	case in.Valid&gofuse.FATTR_MTIME_NOW != 0 && st.Type == lockfs.File:
+		return fs.touch(ctx, n, st, in.Pid)
+	}
+	return st, nil
 }
 
-// asCreated reports whether the request asks for the mode that a file was created with, by an open
-// that goes on. That mode was not kept either; install, which says it twice, is not to fail here.
-func (fs *fileSystem) asCreated(in *gofuse.SetAttrIn, n node) bool {
-	mode, ok := in.GetMode()
-	if !ok || in.Valid&(gofuse.FATTR_UID|gofuse.FATTR_GID) != 0 {
-		return false
+// changes reports whether the request would change the owner, or those bits of the mode.
+func changes(in *gofuse.SetAttrIn, attr gofuse.Attr, bits uint32) bool {
+	mode, modeGiven := in.GetMode()
+	uid, uidGiven := in.GetUID()
+	gid, gidGiven := in.GetGID()
+	return modeGiven && (mode^attr.Mode)&bits != 0 || uidGiven && uid != attr.Uid || gidGiven && gid != attr.Gid
+}
+
+// setEphemeral is chmod +t, by which a node ends with this mount's session, and chmod -t. The
+// program that copies a file into an ephemeral directory gives it the mode of the original, and
+// that cannot be had there.
+func (fs *fileSystem) setEphemeral(ctx context.Context, n node, st lockfs.Stat, ephemeral bool, thread uint32) (lockfs.Stat, error) {
+	t, err := fs.tenancy(ctx, n.cell)
+	if err != nil {
+		return st, err
 	}
-	return slices.ContainsFunc(fs.open.of(n.id()), func(f *file) bool { return f.created && f.perm == mode })
+	changed, err := t.SetPermanence(ctx, n.path, n.instance, ephemeral)
+	if errors.Is(err, lockfs.ErrInvalid) && !ephemeral && fs.makers.made(n.id(), thread) {
+		return st, nil
+	}
+	return changed, mutation(gone(err))
+}
+
+// touch writes the same contents again: the generation moves, and who watches wakes. Open files of
+// this mount that have read the contents have not read older ones by that; and what a program is
+// still to commit moves the generation of itself.
+func (fs *fileSystem) touch(ctx context.Context, n node, st lockfs.Stat, thread uint32) (lockfs.Stat, error) {
+	if fs.writtenBy(n.id(), thread) != nil {
+		return st, nil
+	}
+	st, err := fs.edit(ctx, n)
+	if err == nil {
+		for _, f := range fs.open.of(n.id()) {
+			f.mu.Lock()
+			f.mu.touched(st.ContentGeneration)
+			f.mu.Unlock()
+		}
+	}
+	return st, err
 }
 
 // truncate is ftruncate(2), an edit of its open file, or truncate(2), which is committed at once.
 func (fs *fileSystem) truncate(ctx context.Context, n node, st lockfs.Stat, in *gofuse.SetAttrIn, size int64) (lockfs.Stat, error) {
-	if size < 0 || size > fileBytesMax {
+	if size < 0 || size > n.cell.client.Limits().FileBytes {
 		return st, lockfs.ErrTooLarge
 	}
 	handle, ok := in.GetFh()

@@ -33,6 +33,11 @@ const replica = "r1"
 
 func newTestCell(t *testing.T, lease time.Duration) *testCell {
 	t.Helper()
+	return newLimitedCell(t, lease, lockfs.DefaultLimits)
+}
+
+func newLimitedCell(t *testing.T, lease time.Duration, limits lockfs.Limits) *testCell {
+	t.Helper()
 	c := &testCell{t: t, net: simnet.New(0)}
 	db, err := store.OpenDB(filepath.Join(t.TempDir(), "state.db"))
 	if err != nil {
@@ -42,7 +47,7 @@ func newTestCell(t *testing.T, lease time.Duration) *testCell {
 	member := raft.Member{ID: 1, Name: replica, Address: replica}
 	running, err := master.Start(master.Config{
 		Cell: "ny1", Self: member, ClusterID: 1, Members: []raft.Member{member},
-		Lease: lease, Grace: lease, Limits: lockfs.DefaultLimits,
+		Lease: lease, Grace: lease, Limits: limits,
 		DB: db, Storage: raft.NewMemoryDisk().Open(), Clock: clock.Monotonic(), Wall: time.Now, Dial: c.net.Dialer(replica),
 		Logger: slog.New(slog.DiscardHandler),
 	})

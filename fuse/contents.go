@@ -1,6 +1,8 @@
 package fuse
 
 import (
+	"syscall"
+
 	"lockfs"
 	"lockfs/client"
 )
@@ -28,6 +30,7 @@ type contents struct {
 	edits   edits
 	sending *batch // taken and not yet settled
 	size    int64  // of the file when last heard of; for what an append must not pass
+	limit   int64  // that no file of its cell passes, when it was opened
 
 	// When to commit.
 	writers map[uint64]struct{} // lock owners (processes) who wrote since the last commit
@@ -49,10 +52,10 @@ type batch struct {
 	bare    bool
 }
 
-// opened says that the open file was made by an open, of a file of size bytes, that cut it to
-// nothing or did not.
-func (c *contents) opened(size int64, cut bool) {
-	c.size, c.next = size, -1
+// opened says that the open file was made by an open, of a file of size bytes where limit is the
+// most, that cut it to nothing or did not.
+func (c *contents) opened(size, limit int64, cut bool) {
+	c.size, c.limit, c.next = size, limit, -1
 	if cut {
 		c.edits.truncate(0)
 		c.bare = true
@@ -69,6 +72,9 @@ func (c *contents) needsFetch(offset int64) bool {
 	}
 	return !c.pending() && (offset != c.next || c.atEnd)
 }
+
+// needsVersion reports whether there is none to look at, as at the start of a pass or after its end.
+func (c *contents) needsVersion() bool { return c.needsFetch(c.next) }
 
 // pending reports whether there are edits, sent or not, that are not settled.
 func (c *contents) pending() bool { return c.edits.dirty || c.sending != nil }
@@ -88,7 +94,7 @@ func (c *contents) pin(content []byte, generation uint64) bool {
 	}
 	c.pinned, c.generation = content, generation
 	c.size = int64(len(content))
-	if c.seen == 0 || !c.pending() || c.edits.appendOnly() {
+	if c.seen == 0 || !c.pending() || c.edits.onlyAdds() {
 		c.seen = generation // else what was written stands on what was read before
 	}
 	return true
@@ -159,7 +165,7 @@ func (c *contents) write(offset int64, data []byte, atEnd bool, by writer) error
 	if atEnd {
 		end = c.length(c.size) + int64(len(data))
 	}
-	if end > fileBytesMax || end < 0 {
+	if end > c.limit || end < 0 {
 		return lockfs.ErrTooLarge
 	}
 	if atEnd {
@@ -173,12 +179,56 @@ func (c *contents) write(offset int64, data []byte, atEnd bool, by writer) error
 
 // truncate makes the file size bytes long, by a call of its own and not by the open.
 func (c *contents) truncate(size int64, by writer) error {
-	if size > fileBytesMax {
+	if size > c.limit {
 		return lockfs.ErrTooLarge
 	}
 	c.edits.truncate(size)
 	c.wrote(by)
 	return nil
+}
+
+// extend makes the file at least size bytes long.
+func (c *contents) extend(size int64, by writer) error {
+	if size > c.limit {
+		return lockfs.ErrTooLarge
+	}
+	c.edits.extend(size)
+	c.wrote(by)
+	return nil
+}
+
+// clear zeroes what the file has, as this open file shows it, between two offsets.
+func (c *contents) clear(from, to int64, by writer) error {
+	if to = min(to, int64(len(c.view()))); from >= to {
+		return nil
+	}
+	return c.write(from, make([]byte, to-from), false, by)
+}
+
+// seek finds where the data or the hole at offset or behind it begins: all of a file is data, and
+// its end a hole. A read that starts where data was found goes on in the version that was looked at.
+func (c *contents) seek(offset int64, hole bool) (int64, error) {
+	end := int64(len(c.view()))
+	switch {
+	case offset >= end:
+		return 0, syscall.ENXIO
+	case hole:
+		return end, nil
+	}
+	c.next = offset
+	return offset, nil
+}
+
+// touched says that the same contents were written again, and are now of this generation. Who has
+// seen the generation before has seen them.
+func (c *contents) touched(generation uint64) {
+	if c.generation != 0 && c.generation+1 == generation {
+		c.generation = generation
+	}
+	if c.seen != 0 && c.seen+1 == generation {
+		c.seen = generation
+	}
+	c.known = max(c.known, generation)
 }
 
 func (c *contents) wrote(by writer) {
@@ -223,7 +273,7 @@ func (c *contents) owed() bool { return c.edits.dirty && !(c.bare && c.asked) }
 // returned or lost.
 func (c *contents) take() *batch {
 	b := &batch{edits: c.edits, changes: c.edits.list(), writers: c.writers, anyone: c.anyone, bare: c.bare}
-	if !c.edits.whole && !c.edits.appendOnly() {
+	if !c.edits.whole && !c.edits.onlyAdds() {
 		b.ifGeneration = c.seen
 	}
 	if c.edits.whole {

@@ -39,9 +39,11 @@ func (f *oneFile) commit(c *contents) bool {
 	return true
 }
 
+const testLimit = 256 << 10
+
 func opened(cut bool) (*contents, *oneFile) {
 	c, f := &contents{}, &oneFile{"hello", 7}
-	c.opened(5, cut)
+	c.opened(5, testLimit, cut)
 	return c, f
 }
 
@@ -292,14 +294,14 @@ func TestTooLarge(t *testing.T) {
 		atEnd  bool
 		ok     bool
 	}{
-		{"all of it", true, 0, fileBytesMax, false, true},
-		{"one more", true, 0, fileBytesMax + 1, false, false},
-		{"the last byte", false, fileBytesMax - 1, 1, false, true},
-		{"past the end", false, fileBytesMax, 1, false, false},
+		{"all of it", true, 0, testLimit, false, true},
+		{"one more", true, 0, testLimit + 1, false, false},
+		{"the last byte", false, testLimit - 1, 1, false, true},
+		{"past the end", false, testLimit, 1, false, false},
 		{"no such offset", false, 1<<63 - 1, 1, false, false},
-		{"what fits behind hello", false, 0, fileBytesMax - 5, true, true},
-		{"what does not", false, 0, fileBytesMax - 4, true, false},
-		{"behind nothing", true, 0, fileBytesMax, true, true},
+		{"what fits behind hello", false, 0, testLimit - 5, true, true},
+		{"what does not", false, 0, testLimit - 4, true, false},
+		{"behind nothing", true, 0, testLimit, true, true},
 	} {
 		c, _ := opened(test.cut)
 		err := c.write(test.offset, make([]byte, test.size), test.atEnd, writer{})

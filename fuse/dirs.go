@@ -12,7 +12,7 @@ import (
 
 // flockCommand is the program that is kept from directories by its name: the kernel never tells of
 // a flock on one, so it would be granted on each host alone. Others open directories in the same
-// way, to list them.
+// way, to list them; see localLocks.
 const flockCommand = "flock"
 
 // dir is an open directory. A pass over it sees one listing; rewinding takes a new one.
@@ -28,6 +28,7 @@ func (fs *fileSystem) OpenDir(_ <-chan struct{}, in *gofuse.OpenIn, out *gofuse.
 		return gofuse.EISDIR
 	}
 	*out = gofuse.OpenOut{Fh: fs.open.addDir(&dir{})}
+	fs.localLocks.watch()
 	return gofuse.OK
 }
 

@@ -3,7 +3,6 @@ package fuse
 import (
 	"slices"
 
-	"lockfs"
 	"lockfs/client"
 )
 
@@ -20,26 +19,28 @@ type edits struct {
 	dirty   bool            // there is something to commit
 }
 
-// Bounds of a list of changes. Writes that follow or cover each other are one change, so only a
-// program that writes all over a file comes near; what it wrote is then committed early.
+// Bounds of a list of changes; a master takes no more than 1 MiB at once. Writes that follow or
+// cover each other are one change, so only a program that writes all over a file comes near; what
+// it wrote is then committed early.
 const (
 	changesMax      = 1024
-	changesBytesMax = 1 << 20
+	changesBytesMax = 512 << 10
 )
 
-// full reports whether the list should be committed before more is added.
-func (e *edits) full() bool {
-	bytes := 0
+// full reports whether the list should be committed before so many bytes are added.
+func (e *edits) full(bytes int) bool {
 	for _, change := range e.changes {
 		bytes += len(change.Data)
 	}
-	return len(e.changes) >= changesMax || bytes >= changesBytesMax
+	return len(e.changes) >= changesMax || len(e.changes) > 0 && bytes > changesBytesMax
 }
 
-// appendOnly reports whether the list keeps everything that is there, so that it can be applied to
+// onlyAdds reports whether the list keeps everything that is there, so that it can be applied to
 // any version.
-func (e *edits) appendOnly() bool {
-	return !e.whole && !slices.ContainsFunc(e.changes, func(c client.Change) bool { return c.Kind != client.Append })
+func (e *edits) onlyAdds() bool {
+	return !e.whole && !slices.ContainsFunc(e.changes, func(c client.Change) bool {
+		return c.Kind != client.Append && c.Kind != client.Extend
+	})
 }
 
 // write adds data, which is not empty, at offset.
@@ -64,16 +65,17 @@ func (e *edits) append(data []byte) {
 		e.image = append(e.image, data...)
 		return
 	}
-	// What this open file set as a whole is committed. From here on it only adds to whatever is
-	// there, which may be the work of others.
-	e.whole, e.image = false, nil
-	e.dirty = true
+	e.addOn()
 	if last := e.last(client.Append); last != nil {
 		last.Data = append(last.Data, data...)
 		return
 	}
 	e.changes = append(e.changes, client.Change{Kind: client.Append, Data: slices.Clone(data)})
 }
+
+// addOn goes on to add to whatever is there. What this open file may have set as a whole is
+// committed, and others may have written since.
+func (e *edits) addOn() { e.whole, e.image, e.dirty = false, nil, true }
 
 // truncate makes the file size bytes long.
 func (e *edits) truncate(size int64) {
@@ -90,6 +92,16 @@ func (e *edits) truncate(size int64) {
 		}
 		e.changes = append(e.changes, client.Change{Kind: client.Truncate, Offset: size})
 	}
+}
+
+// extend makes the file at least size bytes long.
+func (e *edits) extend(size int64) {
+	if e.whole && e.dirty {
+		e.image = resize(e.image, max(size, int64(len(e.image))))
+		return
+	}
+	e.addOn()
+	e.changes = append(e.changes, client.Change{Kind: client.Extend, Offset: size})
 }
 
 // last returns the last change if it is of the given kind.
@@ -129,6 +141,8 @@ func (e *edits) end(size int64) int64 {
 			size = max(size, change.Offset+int64(len(change.Data)))
 		case client.Truncate:
 			size = change.Offset
+		case client.Extend:
+			size = max(size, change.Offset)
 		}
 	}
 	return size
@@ -146,6 +160,8 @@ func apply(content []byte, changes []client.Change) []byte {
 			content = overwrite(content, change.Offset, change.Data)
 		case client.Truncate:
 			content = resize(content, change.Offset)
+		case client.Extend:
+			content = resize(content, max(change.Offset, int64(len(content))))
 		}
 	}
 	return content
@@ -167,7 +183,3 @@ func resize(content []byte, size int64) []byte {
 	}
 	return append(content, make([]byte, size-int64(len(content)))...)
 }
-
-// fileBytesMax is the largest file. A cell may have a lower limit; then it is the commit that
-// fails.
-var fileBytesMax = lockfs.DefaultLimits.FileBytes

@@ -45,6 +45,10 @@ func TestEditsList(t *testing.T) {
 			[]client.Change{cut(0), at(0, "a\x00\x00")}},
 		{"shorter and shorter", func(e *edits) { e.truncate(9); e.truncate(4) },
 			[]client.Change{cut(4)}},
+		{"longer, whatever it is", func(e *edits) { e.extend(9) },
+			[]client.Change{{Kind: client.Extend, Offset: 9}}},
+		{"a whole made longer", func(e *edits) { e.truncate(0); e.append([]byte("a")); e.extend(3); e.extend(2) },
+			[]client.Change{cut(0), at(0, "a\x00\x00")}},
 		{"shorter, then longer", func(e *edits) { e.truncate(4); e.truncate(9) },
 			[]client.Change{cut(4), cut(9)}},
 	} {
@@ -65,7 +69,7 @@ func TestEditsAreWhatWasDone(t *testing.T) {
 		var e edits
 		for range 1 + random.IntN(12) {
 			data := bytes.Repeat([]byte{byte('a' + random.IntN(26))}, 1+random.IntN(4))
-			switch offset := int64(random.IntN(12)); random.IntN(4) {
+			switch offset := int64(random.IntN(12)); random.IntN(5) {
 			case 0, 1:
 				e.write(offset, data)
 				want = overwrite(want, offset, data)
@@ -75,6 +79,9 @@ func TestEditsAreWhatWasDone(t *testing.T) {
 			case 3:
 				e.truncate(offset)
 				want = resize(want, offset)
+			case 4:
+				e.extend(offset)
+				want = resize(want, max(offset, int64(len(want))))
 			}
 		}
 		if got := apply(base, e.list()); !bytes.Equal(got, want) {
@@ -89,12 +96,20 @@ func TestEditsAreWhatWasDone(t *testing.T) {
 func TestEditsAreBounded(t *testing.T) {
 	var e edits
 	for i := range changesMax {
-		if e.full() {
+		if e.full(1) {
 			t.Fatalf("full after %d changes", i)
 		}
 		e.write(int64(i)*2, []byte("x"))
 	}
-	if !e.full() {
+	if !e.full(1) {
 		t.Errorf("not full after %d changes", changesMax)
+	}
+	e = edits{}
+	if e.full(2 * changesBytesMax) {
+		t.Error("full before the first change") // which is sent, and may be refused
+	}
+	e.append(make([]byte, changesBytesMax-1))
+	if e.full(1) || !e.full(2) {
+		t.Errorf("with %d bytes: full for one more %v, for two %v", changesBytesMax-1, e.full(1), e.full(2))
 	}
 }

@@ -26,8 +26,7 @@ type file struct {
 	*tenancy
 	path     lockfs.Path
 	instance uint64
-	created  bool   // its open made the node,
-	perm     uint32 // with these permission bits, which are not kept
+	synced   bool // each write commits, by its open
 
 	turn chan struct{} // held by who commits
 
@@ -63,27 +62,49 @@ func (f *file) broken() error {
 }
 
 // read fills dest from offset on, as far as the file goes.
-func (f *file) read(ctx context.Context, dest []byte, offset int64) (int, error) {
-	for {
-		f.mu.Lock()
-		if !f.mu.needsFetch(offset) {
-			n := f.mu.read(dest, offset)
-			f.mu.Unlock()
-			return n, nil
-		}
+func (f *file) read(ctx context.Context, dest []byte, offset int64) (n int, err error) {
+	err = f.see(ctx, func(c *contents) bool { return c.needsFetch(offset) }, func(c *contents) error {
+		n = c.read(dest, offset)
+		return nil
+	})
+	return n, err
+}
+
+// seek answers for lseek(2) with SEEK_DATA and SEEK_HOLE, in the version that is being read.
+func (f *file) seek(ctx context.Context, offset int64, hole bool) (to int64, err error) {
+	err = f.see(ctx, (*contents).needsVersion, func(c *contents) error {
+		to, err = c.seek(offset, hole)
+		return err
+	})
+	return to, err
+}
+
+// clear zeroes what there is of the file between two offsets.
+func (f *file) clear(ctx context.Context, from, to int64, by writer) error {
+	if err := f.makeRoom(ctx, int(min(to-from, f.cell.client.Limits().FileBytes))); err != nil {
+		return err
+	}
+	err := f.see(ctx, (*contents).needsVersion, func(c *contents) error {
+		return f.editLocked(by, func(c *contents) error { return c.clear(from, to, by) })
+	})
+	return f.written(ctx, err, f.synced)
+}
+
+// see calls use with a version to look at: the one that is pinned, or the current one where that is
+// outdated.
+func (f *file) see(ctx context.Context, outdated func(*contents) bool, use func(*contents) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for pinned := !outdated(&f.mu.contents); !pinned; {
 		f.mu.Unlock()
 		content, st, err := f.Read(ctx, f.path, f.instance)
-		if err != nil {
-			return 0, gone(err)
-		}
 		f.mu.Lock()
-		if f.mu.pin(content, st.ContentGeneration) {
-			n := f.mu.read(dest, offset)
-			f.mu.Unlock()
-			return n, nil
+		if err != nil {
+			return gone(err)
 		}
-		f.mu.Unlock()
+		pinned = f.mu.pin(content, st.ContentGeneration)
 	}
+	return use(&f.mu.contents)
 }
 
 // gone is the error of a call on a node in hand: where its name leads nowhere, the node is gone.
@@ -94,8 +115,11 @@ func gone(err error) error {
 	return err
 }
 
-// write adds to the edits, and commits them where the caller wants that, or there are too many.
+// write adds to the edits, and commits them where the caller wants that.
 func (f *file) write(ctx context.Context, offset int64, data []byte, atEnd bool, by writer, now bool) error {
+	if err := f.makeRoom(ctx, len(data)); err != nil {
+		return err
+	}
 	err := f.add(by, func(c *contents) error { return c.write(offset, data, atEnd, by) })
 	if atEnd && errors.Is(err, lockfs.ErrTooLarge) {
 		// By the size last heard of; others may have made room.
@@ -103,12 +127,31 @@ func (f *file) write(ctx context.Context, offset int64, data []byte, atEnd bool,
 			err = f.add(by, func(c *contents) error { return c.write(offset, data, atEnd, by) })
 		}
 	}
+	return f.written(ctx, err, now)
+}
+
+// extend makes the file at least size bytes long.
+func (f *file) extend(ctx context.Context, size int64, by writer) error {
+	if err := f.makeRoom(ctx, 0); err != nil {
+		return err
+	}
+	err := f.add(by, func(c *contents) error { return c.extend(size, by) })
+	return f.written(ctx, err, f.synced)
+}
+
+// makeRoom commits if there are so many edits that no more should be added.
+func (f *file) makeRoom(ctx context.Context, bytes int) error {
+	if f.when(func(c *contents) bool { return c.edits.full(bytes) }) {
+		return f.commit(ctx)
+	}
+	return nil
+}
+
+// written ends what added an edit, or failed to.
+func (f *file) written(ctx context.Context, err error, now bool) error {
 	if err != nil {
 		return f.refuse(err)
 	}
-	f.mu.Lock()
-	now = now || f.mu.edits.full()
-	f.mu.Unlock()
 	if now {
 		return f.commit(ctx)
 	}
@@ -140,6 +183,10 @@ func (f *file) truncate(size int64, by writer) error {
 func (f *file) add(by writer, edit func(*contents) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.editLocked(by, edit)
+}
+
+func (f *file) editLocked(by writer, edit func(*contents) error) error {
 	if f.mu.failed != nil {
 		return f.mu.failed
 	}

@@ -32,6 +32,8 @@ type fileSystem struct {
 	open       *openFiles
 	late       *lateCuts
 	delays     *lockDelays
+	makers     *makers
+	localLocks *localLocks
 	background *background
 	closing    atomic.Bool // no new session
 }
@@ -49,9 +51,11 @@ func newFileSystem(cells []*cell, cfg *Config) *fileSystem {
 		nodes:         newNodeTable(cells),
 		open:          newOpenFiles(),
 		delays:        newLockDelays(),
+		makers:        newMakers(),
 		background:    newBackground(),
 	}
 	fs.late = newLateCuts(fs)
+	fs.localLocks = newLocalLocks(fs)
 	return fs
 }
 
@@ -91,11 +95,17 @@ func (fs *fileSystem) mayWrite(uid uint32) bool { return uid == 0 || uid == fs.o
 func (fs *fileSystem) Forget(id, lookups uint64) { fs.nodes.forget(id, lookups) }
 
 // StatFs answers from memory: df on every host must not wait for a cell. It shows what a cell can
-// hold, not what is in use.
-func (fs *fileSystem) StatFs(_ <-chan struct{}, _ *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
+// hold, or all cells together, and not what is in use.
+func (fs *fileSystem) StatFs(_ <-chan struct{}, header *gofuse.InHeader, out *gofuse.StatfsOut) gofuse.Status {
 	const block = 4096
-	blocks := uint64(lockfs.DefaultLimits.Bytes / block)
-	nodes := uint64(lockfs.DefaultLimits.Nodes)
+	var blocks, nodes uint64
+	for _, c := range fs.cells {
+		if n, ok := fs.nodes.get(header.NodeId); !ok || n.cell == c {
+			limits := c.client.Limits()
+			blocks += uint64(limits.Bytes / block)
+			nodes += uint64(limits.Nodes)
+		}
+	}
 	*out = gofuse.StatfsOut{
 		Blocks: blocks, Bfree: blocks, Bavail: blocks, Files: nodes, Ffree: nodes,
 		Bsize: block, Frsize: block, NameLen: lockfs.MaxName,

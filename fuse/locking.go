@@ -137,8 +137,10 @@ func (fs *fileSystem) GetLk(cancel <-chan struct{}, in *gofuse.LkIn, out *gofuse
 	own := f.locks.ownerOf(key)
 	for _, holder := range lock.Holders {
 		if (holder.Session != f.ID() || holder.Owner != own) && lock.Mode.Conflicts(b.mode) {
-			// Its pid would be one of another host; 0 says that it is not known.
 			out.Lk = gofuse.FileLock{Typ: lockType(lock.Mode), Start: 0, End: math.MaxInt64}
+			if holder.Session == f.ID() { // else it would be a pid of another host; 0 says that it is not known
+				out.Lk.Pid = f.locks.pidOf(f.instance, holder.Owner)
+			}
 			break
 		}
 	}

@@ -437,6 +437,18 @@ func (l *lockTable) ownerOf(key claimKey) uint64 {
 	return 0
 }
 
+// pidOf is the process that locked a node as that owner of the session, 0 where it is not known.
+func (l *lockTable) pidOf(instance, owner uint64) uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.mu.nodes[instance] {
+		if h.owner == owner {
+			return h.pid
+		}
+	}
+	return 0
+}
+
 // guard is the sequencer of the exclusive lock that is held through an open file, or zero.
 func (l *lockTable) guard(f *file) sequencer.Sequencer {
 	l.mu.Lock()

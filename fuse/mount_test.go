@@ -258,9 +258,11 @@ func TestTopmost(t *testing.T) {
 41 40 0:38 / /ls rw,nosuid - fuse.lockfs lockfs rw
 42 22 0:39 / /mnt/with\040space rw - fuse.lockfs lockfs rw
 `
-	for path, want := range map[string]string{"/": "ext4", "/ls": "fuse.lockfs", "/mnt/with space": "fuse.lockfs", "/mnt": ""} {
-		if got := topmost(mounts, path); got != want {
-			t.Errorf("topmost of %s: %q, want %q", path, got, want)
+	for path, want := range map[string]string{
+		"/": "ext4 254:0", "/ls": "fuse.lockfs 0:38", "/mnt/with space": "fuse.lockfs 0:39", "/mnt": " ",
+	} {
+		if typ, device := topmost(mounts, path); typ+" "+device != want {
+			t.Errorf("topmost of %s: %q on %q, want %q", path, typ, device, want)
 		}
 	}
 }

@@ -77,7 +77,18 @@ func lockfsAt(mountPoint string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("mounts: %w", err)
 	}
-	return topmost(string(mounts), absolute(mountPoint)) == "fuse.lockfs", nil
+	typ, _ := topmost(string(mounts), absolute(mountPoint))
+	return typ == "fuse.lockfs", nil
+}
+
+// deviceAt returns the device number, major:minor, of what is mounted at the mount point, topmost.
+func deviceAt(mountPoint string) (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", fmt.Errorf("mounts: %w", err)
+	}
+	_, device := topmost(string(mounts), absolute(mountPoint))
+	return device, nil
 }
 
 // absolute follows the links above the mount point, but does not look at it itself.
@@ -92,17 +103,18 @@ func absolute(mountPoint string) string {
 	return path
 }
 
-// topmost returns the type of what is mounted at path, by /proc/self/mountinfo; "" for nothing.
-func topmost(mountinfo, path string) string {
-	typ := ""
+// topmost returns the type and the device number of what is mounted at path, by
+// /proc/self/mountinfo; "" for nothing.
+func topmost(mountinfo, path string) (typ, device string) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
 		fields := strings.Fields(before)
 		if ok && len(fields) > 4 && unescape.Replace(fields[4]) == path {
 			typ, _, _ = strings.Cut(after, " ")
+			device = fields[2]
 		}
 	}
-	return typ
+	return typ, device
 }
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

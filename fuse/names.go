@@ -88,7 +88,7 @@ func (fs *fileSystem) Readlink(_ <-chan struct{}, header *gofuse.InHeader) ([]by
 
 // Mkdir makes a directory.
 func (fs *fileSystem) Mkdir(cancel <-chan struct{}, in *gofuse.MkdirIn, name string, out *gofuse.EntryOut) gofuse.Status {
-	return fs.make(cancel, &in.InHeader, name, lockfs.Dir, out)
+	return fs.make(cancel, &in.InHeader, name, lockfs.Dir, in.Mode, out)
 }
 
 // Mknod makes a file. There is nothing else to be made: no fifo, socket or device.
@@ -96,30 +96,42 @@ func (fs *fileSystem) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name str
 	if in.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return gofuse.EPERM
 	}
-	return fs.make(cancel, &in.InHeader, name, lockfs.File, out)
+	return fs.make(cancel, &in.InHeader, name, lockfs.File, in.Mode, out)
 }
 
-func (fs *fileSystem) make(cancel <-chan struct{}, header *gofuse.InHeader, name string, typ lockfs.Type, out *gofuse.EntryOut) gofuse.Status {
+func (fs *fileSystem) make(cancel <-chan struct{}, header *gofuse.InHeader, name string, typ lockfs.Type, mode uint32, out *gofuse.EntryOut) gofuse.Status {
 	r := fs.begin(cancel, header, briefly)
 	defer r.end()
 	at, err := fs.place(header.NodeId, name)
 	if err != nil {
 		return fs.answer(r, "create", at.path, err)
 	}
-	st, _, _, err := fs.create(r, at, client.Create{Path: at.path, Type: typ, Exclusive: true})
+	st, _, _, err := fs.create(r, at, header.Pid, client.Create{
+		Path: at.path, Type: typ, Exclusive: true, Ephemeral: mode&stickyBit != 0,
+	})
 	if err == nil {
 		fs.entry(at.cell, st, out)
 	}
 	return fs.answer(r, "create", at.path, err)
 }
 
-// create makes a node under the live session, which it returns too.
-func (fs *fileSystem) create(ctx context.Context, at place, create client.Create) (lockfs.Stat, bool, *tenancy, error) {
+// create makes a node under the live session, which it returns too. What is made in an ephemeral
+// directory is ephemeral: no program can say so of itself.
+func (fs *fileSystem) create(ctx context.Context, at place, thread uint32, create client.Create) (lockfs.Stat, bool, *tenancy, error) {
 	t, err := fs.tenancy(ctx, at.cell)
 	if err != nil {
 		return lockfs.Stat{}, false, nil, err
 	}
 	st, created, err := t.Create(ctx, create)
+	if errors.Is(err, lockfs.ErrInvalid) && !create.Ephemeral {
+		if dir, statErr := t.Stat(ctx, create.Path.Parent(), 0); statErr == nil && dir.Ephemeral {
+			create.Ephemeral = true
+			st, created, err = t.Create(ctx, create)
+		}
+	}
+	if err == nil && created {
+		fs.makers.add(nodeID(at.cell, st.Instance), thread)
+	}
 	return st, created, t, mutation(err)
 }
 
@@ -172,12 +184,12 @@ func (fs *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, oldNam
 	case in.Flags&^unix.RENAME_NOREPLACE != 0:
 		err = syscall.EINVAL
 	default:
-		err = fs.rename(r, from, to, in.Flags&unix.RENAME_NOREPLACE != 0)
+		err = fs.rename(r, from, to, in.Pid, in.Flags&unix.RENAME_NOREPLACE != 0)
 	}
 	return fs.answer(r, "rename", from.path, err)
 }
 
-func (fs *fileSystem) rename(ctx context.Context, from, to place, noReplace bool) error {
+func (fs *fileSystem) rename(ctx context.Context, from, to place, thread uint32, noReplace bool) error {
 	t, err := fs.tenancy(ctx, from.cell)
 	if err != nil {
 		return err
@@ -189,10 +201,14 @@ func (fs *fileSystem) rename(ctx context.Context, from, to place, noReplace bool
 	if st.Type == lockfs.Dir {
 		return syscall.EXDEV // mv copies instead
 	}
-	if err := fs.commitAll(ctx, nodeID(from.cell, st.Instance)); err != nil {
+	id := nodeID(from.cell, st.Instance)
+	if err := fs.commitAll(ctx, id); err != nil {
 		return err
 	}
-	_, err = t.Rename(ctx, client.Rename{From: from.path, FromInstance: st.Instance, To: to.path, NoReplace: noReplace})
+	st, err = t.Rename(ctx, client.Rename{From: from.path, FromInstance: st.Instance, To: to.path, NoReplace: noReplace})
+	if err == nil && fs.makers.made(id, thread) {
+		fs.makers.add(nodeID(to.cell, st.Instance), thread)
+	}
 	return mutation(err)
 }
 

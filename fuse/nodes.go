@@ -38,6 +38,18 @@ func (f *file) nodeID() uint64 { return nodeID(f.cell, f.instance) }
 // inode is the number that programs see: the instance, in the first cell just that.
 func inode(c *cell, instance uint64) uint64 { return c.number<<cellShift | instance }
 
+// pathOf returns the path of the node with an inode number, for people.
+func (fs *fileSystem) pathOf(ino uint64) lockfs.Path {
+	if own := ino &^ ownInodes; ino&ownInodes == ownInodes {
+		if own >= firstOfOwn && own < firstOfOwn+uint64(len(fs.cells)) {
+			return fs.cells[own-firstOfOwn].root
+		}
+		return lockfs.Root
+	}
+	n, _ := fs.nodes.get(ino + 1<<cellShift) // see nodeID
+	return n.path
+}
+
 // nodeTable knows the nodes that the kernel knows, and how often it was told of each.
 type nodeTable struct {
 	cells []*cell

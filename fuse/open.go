@@ -13,12 +13,17 @@ import (
 
 // opened makes an open file. Its contents pass the kernel's cache by: the kernel would keep them
 // longer than a lease.
-func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, out *gofuse.OpenOut) *file {
-	f := &file{fs: fs, tenancy: t, path: st.Path, instance: st.Instance, turn: make(chan struct{}, 1)}
-	f.mu.contents.opened(st.Size, cut)
+func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, flags uint32, out *gofuse.OpenOut) {
+	f := &file{
+		fs: fs, tenancy: t, path: st.Path, instance: st.Instance,
+		synced: flags&syncFlags != 0, turn: make(chan struct{}, 1),
+	}
+	f.mu.contents.opened(st.Size, t.cell.client.Limits().FileBytes, cut)
 	*out = gofuse.OpenOut{Fh: fs.open.add(f), OpenFlags: gofuse.FOPEN_DIRECT_IO}
-	return f
 }
+
+// syncFlags are those of open(2) that make each write commit.
+const syncFlags = syscall.O_SYNC | syscall.O_DSYNC
 
 // Open opens a file under the live session. It asks the cell, so that whoever cannot read or write
 // learns it here and not from close.
@@ -39,7 +44,11 @@ func (fs *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofus
 		return opened{t, st}, err
 	})
 	if err == nil {
-		fs.opened(o.tenancy, o.Stat, in.Flags&syscall.O_TRUNC != 0, out)
+		cut := in.Flags&syscall.O_TRUNC != 0
+		fs.opened(o.tenancy, o.Stat, cut, in.Flags, out)
+		if cut {
+			fs.makers.add(n.id(), in.Pid)
+		}
 	}
 	return fs.answer(r, "open", n.path, gone(err))
 }
@@ -52,8 +61,8 @@ func (fs *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name s
 	if err != nil {
 		return fs.answer(r, "create", at.path, err)
 	}
-	st, created, t, err := fs.create(r, at, client.Create{
-		Path: at.path, Type: lockfs.File, Exclusive: in.Flags&syscall.O_EXCL != 0,
+	st, created, t, err := fs.create(r, at, in.Pid, client.Create{
+		Path: at.path, Type: lockfs.File, Exclusive: in.Flags&syscall.O_EXCL != 0, Ephemeral: in.Mode&stickyBit != 0,
 	})
 	switch {
 	case err != nil:
@@ -61,8 +70,7 @@ func (fs *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name s
 		err = syscall.EISDIR
 	default:
 		fs.entry(at.cell, st, &out.EntryOut)
-		f := fs.opened(t, st, !created && in.Flags&syscall.O_TRUNC != 0, &out.OpenOut)
-		f.created, f.perm = created, in.Mode&0o7777
+		fs.opened(t, st, !created && in.Flags&syscall.O_TRUNC != 0, in.Flags, &out.OpenOut)
 	}
 	return fs.answer(r, "create", at.path, err)
 }
@@ -99,7 +107,7 @@ func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data []
 	err := f.usable(r)
 	if err == nil {
 		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0, thread: in.Pid}
-		synced := in.Flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0
+		synced := in.Flags&syncFlags != 0 // also if it was set after the open
 		// The kernel's offset of an append comes from a size that may be old.
 		err = f.write(r, int64(in.Offset), content, in.Flags&syscall.O_APPEND != 0, by, synced)
 	}
@@ -161,9 +169,4 @@ func (fs *fileSystem) commitAll(ctx context.Context, id uint64) error {
 		}
 	}
 	return nil
-}
-
-// Fallocate cannot promise space; glibc then writes a byte at the end.
-func (fs *fileSystem) Fallocate(<-chan struct{}, *gofuse.FallocateIn) gofuse.Status {
-	return gofuse.ENOTSUP
 }

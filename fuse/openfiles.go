@@ -84,6 +84,12 @@ func (o *openFiles) dir(handle uint64) *dir {
 	return o.dirs[handle]
 }
 
+func (o *openFiles) anyDir() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.dirs) > 0
+}
+
 func (o *openFiles) removeDir(handle uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

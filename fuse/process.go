@@ -19,10 +19,11 @@ func commandOf(pid uint32) string {
 	return string(bytes.TrimSpace(name))
 }
 
-// sameProcess reports whether two threads are of one process, as far as can be seen.
+// sameProcess reports whether two threads are of one process, as far as can be seen. Those of
+// another pid namespace are all called 0.
 func sameProcess(a, b uint32) bool {
 	if a == b {
-		return true
+		return a != 0
 	}
 	one := processOf(a)
 	return one != "" && one == processOf(b)

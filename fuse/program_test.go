@@ -51,15 +51,20 @@ var openFlags = map[string]int{
 	"r": unix.O_RDONLY, "w": unix.O_WRONLY, "r+": unix.O_RDWR, "c": unix.O_RDWR | unix.O_CREAT,
 	"w!": unix.O_WRONLY | unix.O_CREAT | unix.O_TRUNC, "w+": unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC,
 	"a": unix.O_WRONLY | unix.O_APPEND, "a+": unix.O_RDWR | unix.O_APPEND, "sync": unix.O_WRONLY | unix.O_SYNC,
-	"tmpfile": unix.O_RDWR | unix.O_TMPFILE,
+	"tmpfile": unix.O_RDWR | unix.O_TMPFILE, "dir": unix.O_RDONLY | unix.O_DIRECTORY,
+	"new": unix.O_RDWR | unix.O_CREAT | unix.O_EXCL,
 }
 
 func execute(files map[string]int, c []string) (string, error) {
 	arg := func(i int) int64 { n, _ := strconv.ParseInt(c[i], 10, 64); return n }
 	fd := func() int { return files[c[1]] }
 	switch c[0] {
-	case "open": // open NAME PATH HOW
-		n, err := unix.Open(c[2], openFlags[c[3]]|unix.O_CLOEXEC, 0o644)
+	case "open": // open NAME PATH HOW [MODE]
+		mode := uint64(0o644)
+		if len(c) > 4 {
+			mode, _ = strconv.ParseUint(c[4], 8, 32)
+		}
+		n, err := unix.Open(c[2], openFlags[c[3]]|unix.O_CLOEXEC, uint32(mode))
 		files[c[1]] = n
 		return "", err
 	case "close":
@@ -83,6 +88,33 @@ func execute(files map[string]int, c []string) (string, error) {
 		return string(buf[:max(n, 0)]), err
 	case "truncate":
 		return "", unix.Ftruncate(fd(), arg(2))
+	case "fallocate": // fallocate NAME MODE OFFSET LENGTH
+		return "", unix.Fallocate(fd(), uint32(arg(2)), arg(3), arg(4))
+	case "data", "hole": // data NAME OFFSET: lseek(SEEK_DATA)
+		n, err := unix.Seek(fd(), arg(2), map[string]int{"data": unix.SEEK_DATA, "hole": unix.SEEK_HOLE}[c[0]])
+		return strconv.FormatInt(n, 10), err
+	case "copy": // copy FROM OFFSET TO OFFSET LENGTH: copy_file_range(2)
+		from, to := arg(2), arg(4)
+		n, err := unix.CopyFileRange(fd(), &from, files[c[3]], &to, int(arg(5)), 0)
+		return strconv.Itoa(n), err
+	case "sendfile": // sendfile FROM TO LENGTH
+		n, err := unix.Sendfile(files[c[2]], fd(), nil, int(arg(3)))
+		return strconv.Itoa(n), err
+	case "chmod", "mkdir": // chmod PATH MODE
+		mode, _ := strconv.ParseUint(c[2], 8, 32)
+		if c[0] == "mkdir" {
+			return "", unix.Mkdir(c[1], uint32(mode))
+		}
+		return "", unix.Chmod(c[1], uint32(mode))
+	case "fchmod":
+		mode, _ := strconv.ParseUint(c[2], 8, 32)
+		return "", unix.Fchmod(fd(), uint32(mode))
+	case "fchown": // fchown NAME UID GID
+		return "", unix.Fchown(fd(), int(arg(2)), int(arg(3)))
+	case "touch": // touch NAME: futimens(2) to now
+		return "", unix.Futimes(fd(), nil)
+	case "rename":
+		return "", unix.Rename(c[1], c[2])
 	case "fsync":
 		return "", unix.Fsync(fd())
 	case "end": // lseek(SEEK_END)

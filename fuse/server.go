@@ -106,6 +106,9 @@ func Mount(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("mount at %s: %w", cfg.MountPoint, err)
 	}
 	s.kernel = kernel
+	if s.fs.localLocks.device, err = deviceAt(cfg.MountPoint); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount at %s: %w", cfg.MountPoint, err), s.unmount(0))
+	}
 	go func() {
 		defer close(s.served)
 		kernel.Serve()

@@ -110,6 +110,9 @@ func (fs *fileSystem) known(id uint64, name string) (attribute, node, syscall.Er
 
 // GetXAttr reads an attribute.
 func (fs *fileSystem) GetXAttr(cancel <-chan struct{}, header *gofuse.InHeader, name string, dest []byte) (uint32, gofuse.Status) {
+	if header.NodeId == mountRoot && name == localLocksAttribute {
+		return fill(dest, strconv.AppendUint(nil, fs.localLocks.count(), 10))
+	}
 	a, n, number := fs.known(header.NodeId, name)
 	if number != 0 {
 		return 0, status(number)
@@ -154,9 +157,12 @@ func (fs *fileSystem) record(ctx context.Context, n node, lock bool) (*record, e
 
 // ListXAttr lists the attributes of a node.
 func (fs *fileSystem) ListXAttr(cancel <-chan struct{}, header *gofuse.InHeader, dest []byte) (uint32, gofuse.Status) {
+	if header.NodeId == mountRoot {
+		return fill(dest, []byte(localLocksAttribute+"\x00"))
+	}
 	n, ok := fs.nodes.get(header.NodeId)
 	if !ok {
-		return 0, gofuse.OK // the mount's own
+		return 0, gofuse.OK // the link
 	}
 	r := fs.begin(cancel, header, briefly)
 	defer r.end()
