@@ -63,7 +63,8 @@ func TestBadInput(t *testing.T) {
 		t.Errorf("lockfsd refused its flags and made a data folder: %v", err)
 	}
 	refuse(t, programs.Lockfsd, replaced(fresh, "--data", foreign), 1, "holds diary.txt and no identity.json")
-	refuse(t, programs.Lockfsd, running.Args, 1, "is in use by another lockfsd")
+	refuse(t, programs.Lockfsd, running.Args, 1, "address already in use")
+	refuse(t, programs.Lockfsd, replaced(replaced(running.Args, "--listen", free[0]), "--http", ""), 1, "is in use by another lockfsd")
 
 	if err := running.Process().Stop(proccell.StopTime); err != nil {
 		t.Fatal(err)

@@ -7,13 +7,9 @@ import (
 	"time"
 )
 
-// startHealth answers /healthz on address: 200 while healthy returns nil, else 503 with the reason.
-// The returned function ends it.
-func startHealth(address string, healthy func() error) (stop func(), err error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--http: %w", err)
-	}
+// startHealth answers /healthz: 200 while healthy returns nil, else 503 with the reason. The returned
+// function ends it.
+func startHealth(listener net.Listener, healthy func() error) (stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := healthy(); err != nil {
@@ -31,5 +27,5 @@ func startHealth(address string, healthy func() error) (stop func(), err error) 
 	return func() {
 		server.Close()
 		<-ended
-	}, nil
+	}
 }

@@ -38,17 +38,23 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	// Before the folder is claimed: a start that cannot listen is to leave nothing there that would
+	// hold the next one, with other flags, to what was wrong with this.
+	listener, health, err := o.bind()
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	if health != nil {
+		defer health.Close()
+	}
 	who := newIdentity(o.cell, o.name, o.peers)
 	release, err := claim(o.data, who)
 	if err != nil {
 		return err
 	}
 	defer release()
-	listener, err := net.Listen("tcp", o.listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	defer listener.Close()
+	o.comparePorts(self, log)
 	db, err := store.OpenDB(filepath.Join(o.data, stateFile))
 	if err != nil {
 		return err
@@ -71,11 +77,36 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	replica.Register(server)
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(listener) }) // ends with Stop
-	err = o.watch(ctx, replica, log)
+	err = o.watch(ctx, replica, health, log)
 	stop(ctx, replica, log)
 	server.Stop()
 	serving.Wait()
 	return err
+}
+
+// bind listens at --listen, and at --http if that is given.
+func (o *options) bind() (listener, health net.Listener, err error) {
+	if listener, err = net.Listen("tcp", o.listen); err != nil {
+		return nil, nil, fmt.Errorf("--listen: %w", err)
+	}
+	if o.http == "" {
+		return listener, nil, nil
+	}
+	if health, err = net.Listen("tcp", o.http); err != nil {
+		listener.Close()
+		return nil, nil, fmt.Errorf("--http: %w", err)
+	}
+	return listener, health, nil
+}
+
+// comparePorts warns of what is right only where something in between takes one port for the other.
+func (o *options) comparePorts(self raft.Member, log *slog.Logger) {
+	_, here, _ := net.SplitHostPort(o.listen)
+	_, there, _ := net.SplitHostPort(self.Address)
+	if here != there {
+		log.Warn("--listen has another port than this replica has in --peers, where the others look for it",
+			"listen", o.listen, "peers", self.Name+"="+self.Address)
+	}
 }
 
 // stop ends the replica, and tells where nobody could take mastership over.
@@ -88,20 +119,12 @@ func stop(ctx context.Context, replica *master.Replica, log *slog.Logger) {
 }
 
 // watch tells how the replica does until ctx ends; its error is why the replica stopped of itself.
-func (o *options) watch(ctx context.Context, replica *master.Replica, log *slog.Logger) error {
-	if o.http != "" {
-		stop, err := startHealth(o.http, replica.Healthy)
-		if err != nil {
-			return err
-		}
-		defer stop()
+func (o *options) watch(ctx context.Context, replica *master.Replica, health net.Listener, log *slog.Logger) error {
+	if health != nil {
+		defer startHealth(health, replica.Healthy)()
 	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-replica.Done():
-		return stopped(replica)
-	case <-replica.Ready():
+	if ready, err := await(ctx, replica, log); !ready {
+		return err
 	}
 	if err := o.compareTimes(replica); err != nil {
 		return err
