@@ -10,14 +10,15 @@ import (
 
 	"lockfs"
 	"lockfs/client"
+	"lockfs/internal/command"
 )
 
 func (c *cli) status() *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show every replica; fail where no master answers.",
+		Long: "Ask the replicas of --cell how they are, and the members that they name. Each is asked once, so\n" +
+			"where no master is elected yet it fails at once; who wants to wait for one repeats it.",
 		RunE: c.does(func(ctx context.Context, _ []string) error {
-			ctx, cancel := context.WithTimeout(ctx, c.timeout)
-			defer cancel()
 			view := viewStatus(c.name, c.client.Status(ctx))
 			if err := c.print(view, view.write); err != nil {
 				return err
@@ -33,13 +34,17 @@ func (c *cli) status() *cobra.Command {
 func (c *cli) locks() *cobra.Command {
 	return &cobra.Command{
 		Use: "locks [PATH]", Short: "Show locks that are held, waited for or in their lock-delay, of PATH and all below.",
-		Args: cobra.MaximumNArgs(1),
+		Args: command.Arguments(0, 1),
 		RunE: c.does(func(ctx context.Context, args []string) error {
 			path, err := c.root(args)
 			if err != nil {
 				return err
 			}
 			states, err := c.client.Locks(ctx, path)
+			if err == nil && len(states) == 0 {
+				// A lock-delay outlives its node, so only now is it a mistake if there is none.
+				_, err = c.client.Reader().Stat(ctx, path, 0)
+			}
 			if err != nil {
 				return failed("locks", path, err)
 			}
@@ -74,7 +79,7 @@ type statusView struct {
 	Bytes    int64         `json:"bytes"`
 	Sessions int64         `json:"sessions"`
 	MayLose  int           `json:"may_lose"` // replicas that may still fail before the cell stands still
-	Replicas []replicaView `json:"replicas"` // one for each address that was asked
+	Replicas []replicaView `json:"replicas"` // one for each that was asked
 	Members  []memberView  `json:"members"`  // as the master sees them
 }
 

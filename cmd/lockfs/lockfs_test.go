@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +19,7 @@ import (
 // TestUsage is what people get who call the program wrongly. None of it asks a cell.
 func TestUsage(t *testing.T) {
 	cell := map[string]string{"LOCKFS_CELL": "ny1=127.0.0.1:1", "LOCKFS_INSECURE": "1"}
+	files := map[string]string{"LOCKFS_CELL": "ny1=10.0.0.1:1", "LOCKFS_CERT": "c", "LOCKFS_KEY": "k", "LOCKFS_CA": "a"}
 	remote := map[string]string{"LOCKFS_CELL": "ny1=10.0.0.1:1", "LOCKFS_INSECURE": "1"}
 	for _, test := range []struct {
 		env  map[string]string
@@ -24,7 +27,8 @@ func TestUsage(t *testing.T) {
 		says string
 	}{
 		{nil, "", "a command is required; see lockfs --help"},
-		{nil, "list", `unknown command "list" for "lockfs"`},
+		{nil, "list", `unknown command "list"; see lockfs --help`},
+		{nil, "help list", `unknown command "list"; see lockfs --help`},
 		{nil, "ls", "--cell NAME=HOST:PORT,… or LOCKFS_CELL is required"},
 		{nil, "ls --cell ny1=127.0.0.1:1", "--insecure, or --cert, --key and --ca, is required"},
 		{nil, "ls --cell ny1 --insecure", `cell "ny1" is not NAME=HOST:PORT,…`},
@@ -32,14 +36,25 @@ func TestUsage(t *testing.T) {
 		{cell, "ls --cert c", "--cert, --key and --ca are required together"},
 		{cell, "ls --size", "unknown flag: --size"},
 		{cell, "ls -o yaml", `-o is "yaml", neither text nor json`},
-		{cell, "ls --timeout 0s", "--timeout is 0s, not more than 0"},
+		{cell, "ls --timeout 0s", "--timeout is 0s; it must be more than 0"},
 		{cell, "ls --timeout soon", `invalid argument "soon" for "--timeout" flag: time: invalid duration "soon"`},
-		{cell, "ls a b", "accepts at most 1 arg(s), received 2"},
-		{cell, "get", "accepts 1 arg(s), received 0"},
+		{cell, "ls a b", "ls takes at most 1 argument, not 2; see lockfs ls --help"},
+		{cell, "get", "get takes 1 argument, not 0; see lockfs get --help"},
+		{cell, "put a b c", "put takes 1 to 2 arguments, not 3; see lockfs put --help"},
+		{cell, "sessions /ls/ny1", "sessions takes no arguments"},
 		{cell, "get master", `name: bad name: "master": a path starts with /ls/<cell>`},
 		{cell, "get /ls/ny1/../x", `name: bad name: "..": a component is . or ..`},
 		{cell, "get /ls/ny2/x", "/ls/ny2/x is not in cell ny1"},
-		{cell, "status now", `unknown command "now" for "lockfs status"`},
+		{cell, "get /ls/local/../x", `name: bad name: "..": a component is . or ..`},
+		{cell, "get /ls", `name: bad name: "/ls": a path starts with /ls/<cell>`},
+		{cell, "status now", "status takes no arguments"},
+		{nil, "ls --cell ny1=127.0.0.1:1 --insecure --cert c", "--insecure and --cert, --key, --ca exclude each other"},
+		{cell, "ls --insecure --cert c --key k --ca a", "--insecure and --cert, --key, --ca exclude each other"},
+		{files, "ls --insecure", "--insecure is refused on 10.0.0.1:1: only loopback addresses do without TLS"},
+		{nil, "sequencer", "a command is required; see lockfs sequencer --help"},
+		{nil, "sequencer set x", `unknown command "set x"; see lockfs sequencer --help`},
+		{nil, "sequencer get", "sequencer get takes 1 argument, not 0; see lockfs sequencer get --help"},
+		{nil, "sequencer get x -o yaml", `-o is "yaml", neither text nor json`},
 		{map[string]string{"LOCKFS_INSECURE": "perhaps"}, "ls", `LOCKFS_INSECURE is "perhaps", neither true nor false`},
 	} {
 		w := world{strings.NewReader(""), io.Discard, func(name string) string { return test.env[name] }}
@@ -51,19 +66,76 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestFails is what people get who ask for what cannot be done, without a cell.
+func TestFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args string
+		says string
+	}{
+		{"sequencer get " + file + "s", "sequencer get " + file + "s: no such file or directory"},
+		{"sequencer get /proc/self/status", "sequencer get /proc/self/status: it is not on a mount of lockfs"},
+		{"sequencer get /proc/self/fd/999", "sequencer get /proc/self/fd/999: no such file or directory"},
+		// A certificate that is given is asked for, whatever the environment says.
+		{"ls --cert " + file + " --key " + file + " --ca " + file, "certificate " + file + " with key " + file + ": "},
+	} {
+		env := map[string]string{"LOCKFS_CELL": "ny1=127.0.0.1:1", "LOCKFS_INSECURE": "1"}
+		var stderr strings.Builder
+		err := run(t.Context(), strings.Fields(test.args), world{nil, io.Discard, func(name string) string { return env[name] }})
+		code := command.Report("lockfs", err, &stderr)
+		if says := stderr.String(); code != command.ExitFailed || !strings.HasPrefix(says, "lockfs: "+test.says) {
+			t.Errorf("lockfs %s: exit code %d saying %q; want %d saying %q", test.args, code, says, command.ExitFailed, test.says)
+		}
+	}
+}
+
+// TestHelp is what a new user has to find there.
+func TestHelp(t *testing.T) {
+	for args, want := range map[string]string{
+		"--help":               "LOCKFS_INSECURE=1 for --insecure",
+		"help":                 "PATH is a node's name as on a mount: /ls/<cell>",
+		"help sequencer get":   "or /proc/self/fd/N",
+		"sequencer get --help": "lockfs sequencer get PATH [flags]",
+		"--version":            "lockfs version ",
+	} {
+		var stdout strings.Builder
+		err := run(t.Context(), strings.Fields(args), world{nil, &stdout, func(string) string { return "" }})
+		if err != nil || !strings.Contains(stdout.String(), want) {
+			t.Errorf("lockfs %s: %v; it said\n%s\nwant %q", args, err, stdout.String(), want)
+		}
+	}
+}
+
+func TestPath(t *testing.T) {
+	c := &cli{name: "ny1"}
+	for arg, want := range map[string]lockfs.Path{
+		"/ls/ny1": "/ls/ny1", "/ls/ny1/": "/ls/ny1", "/ls/ny1/a/b": "/ls/ny1/a/b",
+		"/ls/local": "/ls/ny1", "/ls/local/": "/ls/ny1", "/ls/local/a/b": "/ls/ny1/a/b", "/ls/local/a/": "/ls/ny1/a",
+		"/ls/locals": "", "/ls/ny2": "", "/ls/local//": "", "/ls": "", "": "",
+	} {
+		if path, err := c.path(arg); path != want || (err == nil) != (want != "") {
+			t.Errorf("path %q is %q, %v; want %q", arg, path, err, want)
+		}
+	}
+}
+
 func TestViewStatus(t *testing.T) {
 	member := func(name string, reachable bool) *lockpb.Member {
 		return &lockpb.Member{Name: name, Address: name + ":1", Voter: true, Reachable: reachable}
 	}
 	master := &lockpb.StatusAnswer{
 		Cell: "ny1", Replica: "r1", Role: "master", Epoch: 3, Committed: 90, Applied: 90, LeaseMs: 12000, GraceMs: 45000,
-		Nodes: 5, Bytes: 120, Sessions: 2, Members: []*lockpb.Member{member("r1", true), member("r2", true), member("r3", false)},
+		Nodes: 1, Bytes: 120, Sessions: 2, Members: []*lockpb.Member{member("r1", true), member("r2", true), member("r3", false)},
 	}
 	deposed := &lockpb.StatusAnswer{Cell: "ny1", Replica: "r2", Role: "master", Epoch: 2, Applied: 80}
 	gone := errors.New("connection refused")
 
 	view := viewStatus("ny1", []client.ReplicaStatus{
 		{Address: "r1:1", Status: master}, {Address: "r2:1", Status: deposed}, {Address: "r3:1", Err: gone},
+		{Address: "r4:1", Err: &lockfs.Error{Op: "status", Kind: lockfs.ErrCell, Detail: `it is a replica of cell "ny2"`}},
 	})
 	var text strings.Builder
 	if err := view.write(&text); err != nil {
@@ -73,7 +145,8 @@ func TestViewStatus(t *testing.T) {
 r1:1     r1       master  3      90       0    0000000000000000
 r2:1     r2       master  2      80       10   0000000000000000
 r3:1     -        -       -      -        -    connection refused
-cell ny1: master r1, epoch 3, lease 12s, grace 45s, 5 nodes, 120 bytes, 2 sessions
+r4:1     -        -       -      -        -    it is a replica of cell "ny2"
+cell ny1: master r1, epoch 3, lease 12s, grace 45s, 1 node, 120 bytes, 2 sessions
 members: r1=r1:1, r2=r2:1, r3=r3:1 (unreachable); 0 more may be lost
 `
 	if text.String() != want {

@@ -9,8 +9,10 @@
 //	lockfs put /ls/ny1/orders-db/master 10.4.7.22:7000
 //	lockfs locks                   # who holds, who waits, what is in its lock-delay
 //	lockfs sessions
+//	lockfs sequencer get /proc/self/fd/9 # of the lock that the caller holds through descriptor 9
 //
-// Paths are those of a mount, /ls/<cell>/…. Every command prints text for people and for cut and
+// Paths are those of a mount, /ls/<cell>/…, where /ls/local is the cell that is asked. Only that of
+// sequencer is a path on this host, since it asks a mount and no cell. Every command prints text for people and for cut and
 // awk, and with -o json the same as one JSON object for programs. Numbers that name something,
 // such as sessions and instances, are decimal in both.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -13,12 +14,17 @@ import (
 
 	"lockfs"
 	"lockfs/client"
+	"lockfs/internal/command"
 )
 
 func (c *cli) ls() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls [PATH]", Short: "List a directory, or the cell.", Args: cobra.MaximumNArgs(1),
+		Use: "ls [PATH]", Short: "List a directory, or the cell.", Args: command.Arguments(0, 1),
+		Long: "List a directory, or without PATH the root of the cell. /ls itself is listed as the folder of the cell.",
 		RunE: c.does(func(ctx context.Context, args []string) error {
+			if len(args) == 1 && strings.TrimSuffix(args[0], "/") == lockfs.Root {
+				return c.lsCells(ctx)
+			}
 			path, err := c.root(args)
 			if err != nil {
 				return err
@@ -27,21 +33,38 @@ func (c *cli) ls() *cobra.Command {
 			if err != nil {
 				return failed("ls", path, err)
 			}
-			listing := struct {
-				Path    lockfs.Path `json:"path"`
-				Entries []entryView `json:"entries"`
-			}{path, []entryView{}}
-			for _, e := range entries {
-				listing.Entries = append(listing.Entries, entryView{e.Name, typeName(e.Type), e.Instance})
-			}
-			return c.print(listing, func(w io.Writer) error { return writeEntries(w, listing.Entries) })
+			return c.printListing(string(path), entries)
 		}),
 	}
 }
 
+// lsCells lists the folder of all cells, as far as this call knows of any.
+func (c *cli) lsCells(ctx context.Context) error {
+	root, err := lockfs.CellRoot(c.name)
+	if err != nil {
+		return err
+	}
+	stat, err := c.client.Reader().Stat(ctx, root, 0)
+	if err != nil {
+		return failed("ls", root, err)
+	}
+	return c.printListing(lockfs.Root, []lockfs.Entry{{Name: c.name, Type: stat.Type, Instance: stat.Instance}})
+}
+
+func (c *cli) printListing(path string, entries []lockfs.Entry) error {
+	listing := struct {
+		Path    string      `json:"path"`
+		Entries []entryView `json:"entries"`
+	}{path, []entryView{}}
+	for _, e := range entries {
+		listing.Entries = append(listing.Entries, entryView{e.Name, typeName(e.Type), e.Instance})
+	}
+	return c.print(listing, func(w io.Writer) error { return writeEntries(w, listing.Entries) })
+}
+
 func (c *cli) stat() *cobra.Command {
 	return &cobra.Command{
-		Use: "stat PATH", Short: "Show what is known of a node.", Args: cobra.ExactArgs(1),
+		Use: "stat PATH", Short: "Show what is known of a node.", Args: command.Arguments(1, 1),
 		RunE: c.does(func(ctx context.Context, args []string) error {
 			path, err := c.path(args[0])
 			if err != nil {
@@ -58,7 +81,7 @@ func (c *cli) stat() *cobra.Command {
 
 func (c *cli) get() *cobra.Command {
 	return &cobra.Command{
-		Use: "get PATH", Short: "Print the contents of a file.", Args: cobra.ExactArgs(1),
+		Use: "get PATH", Short: "Print the contents of a file.", Args: command.Arguments(1, 1),
 		RunE: c.does(func(ctx context.Context, args []string) error {
 			path, err := c.path(args[0])
 			if err != nil {
@@ -89,7 +112,7 @@ func (c *cli) put() *cobra.Command {
 		Use: "put PATH [CONTENT]", Short: "Make CONTENT, or standard input, the whole contents of a file.",
 		Long: "Make CONTENT, or without it standard input, the whole contents of a file, in one step. The file is\n" +
 			"made where there is none; its directory is not. CONTENT is stored as it is given, without a newline.",
-		Args: cobra.RangeArgs(1, 2),
+		Args: command.Arguments(1, 2),
 		RunE: c.does(func(ctx context.Context, args []string) error {
 			path, err := c.path(args[0])
 			if err != nil {
@@ -149,7 +172,7 @@ func (c *cli) write(ctx context.Context, path lockfs.Path, content []byte) (lock
 
 func (c *cli) rm() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm PATH", Short: "Delete a file or an empty directory.", Args: cobra.ExactArgs(1),
+		Use: "rm PATH", Short: "Delete a file or an empty directory.", Args: command.Arguments(1, 1),
 		RunE: c.does(func(ctx context.Context, args []string) error {
 			path, err := c.path(args[0])
 			if err != nil {
@@ -172,7 +195,7 @@ func (c *cli) rm() *cobra.Command {
 
 func (c *cli) mkdir() *cobra.Command {
 	return &cobra.Command{
-		Use: "mkdir PATH", Short: "Make a directory.", Args: cobra.ExactArgs(1),
+		Use: "mkdir PATH", Short: "Make a directory.", Args: command.Arguments(1, 1),
 		RunE: c.does(func(ctx context.Context, args []string) error {
 			path, err := c.path(args[0])
 			if err != nil {

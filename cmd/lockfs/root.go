@@ -38,12 +38,7 @@ const closeTime = 2 * time.Second
 func newRoot(w world) (*cobra.Command, error) {
 	c := &cli{world: w}
 	root := &cobra.Command{
-		Use:   "lockfs",
-		Short: "Lockfs reads and changes a cell from the command line.",
-		RunE: func(*cobra.Command, []string) error {
-			return command.Usage("a command is required; see lockfs --help")
-		},
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd) },
+		Use: "lockfs", Short: "Lockfs reads and changes a cell from the command line.", Long: about, RunE: required,
 	}
 	root.SetOut(w.stdout)
 	c.security = command.Security{
@@ -59,39 +54,56 @@ func newRoot(w world) (*cobra.Command, error) {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.cell, "cell", w.getenv("LOCKFS_CELL"), "the cell, as `name=host:port,…`; default $LOCKFS_CELL")
 	flags.StringVarP(&c.format, "output", "o", "text", "text or json")
-	flags.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long to look for a master")
+	flags.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long to look for a master; of status, how long to wait for each replica")
 	c.security.AddFlags(flags)
-	root.AddCommand(c.status(), c.ls(), c.stat(), c.get(), c.put(), c.rm(), c.mkdir(), c.locks(), c.sessions())
+	root.AddCommand(c.status(), c.ls(), c.stat(), c.get(), c.put(), c.rm(), c.mkdir(), c.locks(), c.sessions(), c.sequencer())
 	return root, nil
 }
 
-// check makes sense of the flags before any command runs.
-func (c *cli) check(cmd *cobra.Command) error {
-	switch {
-	case cmd.Parent() == nil:
-		return nil
-	case c.format != "text" && c.format != "json":
+const about = `Lockfs reads and changes a cell from the command line, on hosts with a mount or without.
+
+PATH is a node's name as on a mount: /ls/<cell> is the root of the cell that --cell names, and
+/ls/<cell>/… what is below it. /ls/local is that cell too, and without PATH it is all of the cell.
+
+For lockfs, and for lockfs alone, the environment stands in for flags: LOCKFS_CELL for --cell,
+LOCKFS_INSECURE=1 for --insecure, LOCKFS_CERT, LOCKFS_KEY and LOCKFS_CA for --cert, --key and --ca.
+A flag outranks it.
+
+The exit code is 0, 1 if what was asked for failed, or 2 if it made no sense.`
+
+// required is what a command says that does nothing without one of its subcommands.
+func required(cmd *cobra.Command, _ []string) error {
+	return command.Usage("a command is required; see %s --help", cmd.CommandPath())
+}
+
+// checkFormat makes sense of -o.
+func (c *cli) checkFormat() error {
+	if c.format != "text" && c.format != "json" {
 		return command.Usage("-o is %q, neither text nor json", c.format)
-	case c.timeout <= 0:
-		return command.Usage("--timeout is %v, not more than 0", c.timeout)
-	case c.cell == "":
-		return command.Usage("--cell NAME=HOST:PORT,… or LOCKFS_CELL is required")
 	}
-	// A flag outranks what the environment says to the contrary.
-	flags := cmd.Flags()
-	if flags.Changed("insecure") {
-		c.security = command.Security{Insecure: c.security.Insecure}
-	} else if flags.Changed("cert") || flags.Changed("key") || flags.Changed("ca") {
-		c.security.Insecure = false
+	return nil
+}
+
+// open makes sense of the flags, and a client of them.
+func (c *cli) open(cmd *cobra.Command) error {
+	if err := c.checkFormat(); err != nil {
+		return err
+	}
+	if c.timeout <= 0 {
+		return command.Usage("--timeout is %v; it must be more than 0", c.timeout)
+	}
+	if c.cell == "" {
+		return command.Usage("--cell NAME=HOST:PORT,… or LOCKFS_CELL is required")
 	}
 	name, addresses, err := command.ParseCell(c.cell)
 	if err != nil {
 		return err
 	}
-	if err := c.security.Check(addresses...); err != nil {
+	security := c.outranked(cmd)
+	if err := security.Check(addresses...); err != nil {
 		return err
 	}
-	tls, err := c.security.Client()
+	tls, err := security.Client()
 	if err != nil {
 		return err
 	}
@@ -100,9 +112,28 @@ func (c *cli) check(cmd *cobra.Command) error {
 	return err
 }
 
-// does makes a command's work of do: with its arguments, and ending the client behind it.
+// outranked is the security that flags ask for, without what the environment says to the contrary.
+func (c *cli) outranked(cmd *cobra.Command) command.Security {
+	flags := cmd.Flags()
+	insecure := flags.Changed("insecure") && c.security.Insecure
+	files := flags.Changed("cert") || flags.Changed("key") || flags.Changed("ca")
+	security := c.security
+	switch {
+	case insecure && files: // is refused
+	case insecure:
+		security = command.Security{Insecure: true}
+	case files:
+		security.Insecure = false
+	}
+	return security
+}
+
+// does makes a command's work of do: with its arguments, and with a client that ends behind it.
 func (c *cli) does(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
+		if err := c.open(cmd); err != nil {
+			return err
+		}
 		err := do(cmd.Context(), args)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeTime)
 		defer cancel()
@@ -111,9 +142,16 @@ func (c *cli) does(do func(ctx context.Context, args []string) error) func(*cobr
 	}
 }
 
+// local is the name of the cell of --cell, as on a mount that shows it first.
+const local = lockfs.Root + "/local/"
+
 // path parses an argument, which must lie in the cell; a slash at the end does no harm.
 func (c *cli) path(arg string) (lockfs.Path, error) {
-	path, err := lockfs.ParsePath(strings.TrimSuffix(arg, "/"))
+	name := strings.TrimSuffix(arg, "/")
+	if below, ok := strings.CutPrefix(name+"/", local); ok {
+		name = strings.TrimSuffix(lockfs.Root+"/"+c.name+"/"+below, "/")
+	}
+	path, err := lockfs.ParsePath(name)
 	if err != nil {
 		return "", command.Usage("%v", err)
 	}

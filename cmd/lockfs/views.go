@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -17,7 +18,7 @@ import (
 
 func viewReplica(a client.ReplicaStatus, committed uint64) replicaView {
 	if a.Err != nil {
-		return replicaView{Address: a.Address, Error: a.Err.Error()}
+		return replicaView{Address: a.Address, Error: reason(a.Err)}
 	}
 	s := a.Status
 	view := replicaView{
@@ -28,6 +29,15 @@ func viewReplica(a client.ReplicaStatus, committed uint64) replicaView {
 		view.Lag = committed - s.Applied
 	}
 	return view
+}
+
+// reason is what an error says beyond that status failed.
+func reason(err error) string {
+	var known *lockfs.Error
+	if errors.As(err, &known) && known.Detail != "" {
+		return known.Detail
+	}
+	return err.Error()
 }
 
 // viewMembers also counts how many voters may still be lost before no majority is left.
@@ -129,9 +139,9 @@ func (v statusView) write(w io.Writer) error {
 		}
 		members = append(members, member)
 	}
-	_, err := fmt.Fprintf(w, "cell %s: master %s, epoch %d, lease %s, grace %s, %d nodes, %d bytes, %d sessions\n"+
+	_, err := fmt.Fprintf(w, "cell %s: master %s, epoch %d, lease %s, grace %s, %s, %s, %s\n"+
 		"members: %s; %d more may be lost\n",
-		v.Cell, v.Master, v.Epoch, v.Lease, v.Grace, v.Nodes, v.Bytes, v.Sessions,
+		v.Cell, v.Master, v.Epoch, v.Lease, v.Grace, count(v.Nodes, "node"), count(v.Bytes, "byte"), count(v.Sessions, "session"),
 		strings.Join(members, ", "), v.MayLose)
 	return err
 }
@@ -190,6 +200,13 @@ func table(w io.Writer, header []string, rows [][]string) error {
 		fmt.Fprintln(out, strings.Join(row, "\t"))
 	}
 	return out.Flush()
+}
+
+func count(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func number(n uint64) string { return strconv.FormatUint(n, 10) }

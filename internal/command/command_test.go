@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -9,14 +10,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program is a command with a flag, a subcommand and a bound of arguments.
+// program is a command with a flag, and subcommands with bounds of arguments.
 func program() *cobra.Command {
 	root := &cobra.Command{Use: "program", RunE: func(*cobra.Command, []string) error { return nil }}
 	root.Flags().Int("size", 1, "how much")
-	root.AddCommand(&cobra.Command{
-		Use: "fail NAME", Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return errors.New("cannot " + args[0]) },
-	})
+	fail := func(cmd *cobra.Command, args []string) error { return errors.New("cannot " + strings.Join(args, " ")) }
+	group := &cobra.Command{Use: "group", RunE: fail}
+	group.AddCommand(&cobra.Command{Use: "member", Short: "Fail too.", Args: Arguments(1, 2), RunE: fail})
+	root.AddCommand(group,
+		&cobra.Command{Use: "fail NAME", Short: "Fail, always.", Args: Arguments(1, 1), RunE: fail},
+		&cobra.Command{Use: "try [NAME]", Args: Arguments(0, 1), RunE: fail},
+		&cobra.Command{Use: "pass", Short: "Fail, without a reason.", RunE: fail})
 	return root
 }
 
@@ -30,16 +34,50 @@ func TestExitCodes(t *testing.T) {
 		{"--size 3", 0, ""},
 		{"--size big", ExitUsage, `program: invalid argument "big" for "--size" flag: strconv.ParseInt: parsing "big": invalid syntax`},
 		{"--colour red", ExitUsage, "program: unknown flag: --colour"},
-		{"walk", ExitUsage, `program: unknown command "walk" for "program"`},
-		{"fail", ExitUsage, "program: accepts 1 arg(s), received 0"},
+		{"walk", ExitUsage, `program: unknown command "walk"; see program --help`},
+		{"walk away", ExitUsage, `program: unknown command "walk away"; see program --help`},
+		{"group walk", ExitUsage, `program: unknown command "walk"; see program group --help`},
+		{"fail", ExitUsage, "program: fail takes 1 argument, not 0; see program fail --help"},
 		{"fail here", ExitFailed, "program: cannot here"},
+		{"try this that", ExitUsage, "program: try takes at most 1 argument, not 2; see program try --help"},
+		{"group member a b c", ExitUsage, "program: group member takes 1 to 2 arguments, not 3; see program group member --help"},
+		{"pass it", ExitUsage, "program: pass takes no arguments"},
+		{"help", 0, ""},
+		{"help fail", 0, ""},
+		{"help walk", ExitUsage, `program: unknown command "walk"; see program --help`},
+		{"help group walk", ExitUsage, `program: unknown command "group walk"; see program --help`},
+		{"--version", 0, ""},
 	} {
 		var stderr strings.Builder
-		err := Run(t.Context(), program(), strings.Fields(test.args))
+		root := program()
+		root.SetOut(io.Discard)
+		err := Run(t.Context(), root, strings.Fields(test.args))
 		code := Report("program", err, &stderr)
 		if says := strings.TrimSuffix(stderr.String(), "\n"); code != test.code || says != test.says {
 			t.Errorf("%q: exit code %d saying %q; want %d saying %q", test.args, code, says, test.code, test.says)
 		}
+	}
+}
+
+func TestOutput(t *testing.T) {
+	for args, want := range map[string]string{
+		"help fail":    "Fail, always.",
+		"fail --help":  "program fail NAME [flags]",
+		"help":         "group ",
+		"--version":    "program version ",
+		"help --help ": "Show what a command does.",
+	} {
+		var stdout strings.Builder
+		root := program()
+		root.SetOut(&stdout)
+		if err := Run(t.Context(), root, strings.Fields(args)); err != nil || !strings.Contains(stdout.String(), want) {
+			t.Errorf("%s: %v; it said\n%s\nwant %q", args, err, stdout.String(), want)
+		}
+	}
+
+	alone := &cobra.Command{Use: "alone", RunE: func(*cobra.Command, []string) error { return nil }}
+	if err := Run(t.Context(), alone, []string{"x"}); err == nil || err.Error() != `it takes no arguments, and there is "x"` {
+		t.Errorf("an argument too many: %v", err)
 	}
 }
 

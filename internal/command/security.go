@@ -35,7 +35,7 @@ func (s *Security) Check(addresses ...string) error {
 	files := s.Cert != "" || s.Key != "" || s.CA != ""
 	switch {
 	case s.Insecure && files:
-		return Usage("--insecure and certificates exclude each other")
+		return Usage("--insecure and --cert, --key, --ca exclude each other")
 	case !s.Insecure && !files:
 		return Usage("--insecure, or --cert, --key and --ca, is required")
 	case files && (s.Cert == "" || s.Key == "" || s.CA == ""):
