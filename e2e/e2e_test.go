@@ -25,6 +25,7 @@ var programs proccell.Programs
 var soak = os.Getenv("LOCKFS_SOAK") != ""
 
 func TestMain(m *testing.M) {
+	playProgram()
 	code, err := buildAndRun(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
