@@ -148,6 +148,10 @@ func TestStatus(t *testing.T) {
 	if code != 0 || !strings.Contains(stdout, "\ncell ny1: master r1, ") || !strings.Contains(stdout, " 1 node, 0 bytes, 0 sessions\n") {
 		t.Errorf("it said %q, %q, exit code %d", stdout, stderr, code)
 	}
+	stdout, _, code = lockfsIn(t, "ny1="+address+",127.0.0.1:1", "status")
+	if code != 0 || !strings.Contains(stdout, "127.0.0.1:1 ") || !strings.Contains(stdout, " dial tcp 127.0.0.1:1: connect: connection refused\n") {
+		t.Errorf("with an address of nobody it said %q, exit code %d", stdout, code)
+	}
 	stdout, stderr, code = lockfsIn(t, "ny2="+address, "status")
 	if code != command.ExitFailed || !strings.Contains(stdout, `it is a replica of cell "ny1"`) ||
 		strings.Contains(stdout, "master r1") || stderr != "lockfs: status of cell ny2: no master answers\n" {

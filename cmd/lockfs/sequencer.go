@@ -57,6 +57,8 @@ func heldAt(ctx context.Context, path string) (sequencer.Sequencer, error) {
 	switch {
 	case errors.Is(err, unix.ENODATA):
 		return sequencer.Sequencer{}, errors.New("no program of this host holds a lock of lockfs on it")
+	case errors.Is(err, unix.ESTALE):
+		return sequencer.Sequencer{}, errors.New("it was deleted, and its lock has ended with it")
 	case errors.Is(err, unix.ENOTSUP):
 		return sequencer.Sequencer{}, errors.New("it is not on a mount of lockfs")
 	case err != nil:

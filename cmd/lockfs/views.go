@@ -31,13 +31,17 @@ func viewReplica(a client.ReplicaStatus, committed uint64) replicaView {
 	return view
 }
 
-// reason is what an error says beyond that status failed.
+// reason is what an error says beyond that status failed, without gRPC's words for a call of dial.
 func reason(err error) string {
+	text := err.Error()
 	var known *lockfs.Error
 	if errors.As(err, &known) && known.Detail != "" {
-		return known.Detail
+		text = known.Detail
 	}
-	return err.Error()
+	if _, dialing, ok := strings.Cut(text, "Error while dialing: "); ok {
+		text = strings.TrimSuffix(dialing, `"`)
+	}
+	return text
 }
 
 // viewMembers also counts how many voters may still be lost before no majority is left.
