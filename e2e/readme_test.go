@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -51,19 +53,21 @@ func freePorts(t *testing.T) string {
 }
 
 // TestReadme types everything that README.md shows, in order and in one shell, as its reader would;
-// only ports and folders are this test's own.
+// only ports, folders and the leader's time in office are this test's own. The last block takes all
+// away that the others made.
 func TestReadme(t *testing.T) {
 	fusetest.Need(t)
 	text, blocks := readme(t)
-	folder := t.TempDir()
-	mine := strings.NewReplacer("127.0.0.1:742", "127.0.0.1:"+freePorts(t), "/tmp/lockfs", folder)
-	script := "set -e\n" + mine.Replace(strings.Join(blocks, "\n")) + `
-flock $B/orders-db/lock true # the leader of the first thing has ended
+	folder := filepath.Join(t.TempDir(), "lockfs")
+	mine := strings.NewReplacer("127.0.0.1:742", "127.0.0.1:"+freePorts(t), "/tmp/lockfs", folder, "sleep 2\n", "sleep 6\n")
+	last := len(blocks) - 1
+	script := "set -e\n" + mine.Replace(strings.Join(blocks[:last], "\n")) + `
+flock $B/orders-db/master true # the leader of the first thing has ended
 test "$(cat $B/orders-db/config)" = limit=100
 test "$(wc -l < $A/orders-db/log)" = 1
-kill $(jobs -p)
-wait
-`
+! lockfs sequencer get $A/orders-db/master
+! flock $A/orders-db true
+` + mine.Replace(blocks[last])
 	cmd := exec.Command("bash", "-c", script)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(programs.Lockfs)+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
@@ -78,12 +82,17 @@ wait
 		t.Fatalf("%v\n%s", err, output)
 	}
 	for _, want := range []string{
-		"\norders-db\n", "\n10.4.7.22:7000\n", "\nit runs elsewhere\n",
-		"/ls/ny1/orders-db/lock  held ", "; 1 more may be lost\n",
+		"\norders-db\n", "\n10.4.7.22:7000 leads\n", "\nit runs elsewhere\n", "/ls/ny1/orders-db/master:EXCLUSIVE:",
+		"/ls/ny1/orders-db/master  held ", "; 1 more may be lost\n",
+		"sequencer get " + folder + "/a/ny1/orders-db/master: no program of this host holds a lock of lockfs on it\n",
+		"orders-db: Is a directory\n",
 	} {
 		if !strings.Contains(output, want) {
 			t.Errorf("typing what README.md shows does not print %q; it printed\n%s", want, output)
 		}
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what README.md shows leaves %s behind: %v", folder, err)
 	}
 
 	for _, target := range regexp.MustCompile("`make ([a-z]+)").FindAllStringSubmatch(text, -1) {
