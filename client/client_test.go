@@ -239,6 +239,7 @@ func TestALostSessionIsReplaced(t *testing.T) {
 		}
 		f.with(func() { f.replicas["r2"].hang = false })
 		f.elect("r2")
+		time.Sleep(2 * lateTimeout) // it may be asking r1, in vain, and a late call does not wait for all that
 		if next := f.session(c); next.ID() == s.ID() {
 			t.Error("the session was revived")
 		}
