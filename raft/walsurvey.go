@@ -56,6 +56,11 @@ func surveySegments(dir string, names []string) (*survey, error) {
 		return nil, err
 	}
 	s := &survey{first: first, state: new(raftpb.HardState)}
+	if first > 0 {
+		// What is before the first segment was removed. A checkpoint can be marked in a segment
+		// that begins after it: nothing is missing there.
+		s.known, s.base = true, first-1
+	}
 	var checksum uint32
 	for i, name := range names {
 		if checksum, err = s.segment(filepath.Join(dir, name), checksum, i == len(names)-1); err != nil {
