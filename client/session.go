@@ -80,9 +80,22 @@ func (s *Session) mutate(ctx context.Context, op string, path lockfs.Path, wire 
 	return s.client.do(ctx, newCall(mutation, s.session, op, path, wire))
 }
 
+// requestMax is more than any master takes in one request, and less than breaks a connection.
+const requestMax = 16 << 20
+
+func checkSize(op string, path lockfs.Path, size int) error {
+	if size <= requestMax {
+		return nil
+	}
+	return &lockfs.Error{Op: op, Path: path, Kind: lockfs.ErrTooLarge, Detail: fmt.Sprintf("%d bytes in one request", size)}
+}
+
 // Create makes a node. created says whether this call did: without Exclusive, what was there
 // before is returned as it is.
 func (s *Session) Create(ctx context.Context, create Create) (st lockfs.Stat, created bool, err error) {
+	if err := checkSize("create", create.Path, len(create.Content)); err != nil {
+		return lockfs.Stat{}, false, err
+	}
 	a, err := s.mutate(ctx, "create", create.Path, &lockpb.Call{Op: &lockpb.Call_Create{Create: &lockpb.Create{
 		Path: string(create.Path), Type: uint32(create.Type), Ephemeral: create.Ephemeral, Exclusive: create.Exclusive,
 		Content: create.Content, Acl: lockpb.ACLToWire(create.ACL),
@@ -106,6 +119,13 @@ func (s *Session) Delete(ctx context.Context, path lockfs.Path, instance uint64,
 // of the file then. Without changes the same contents are written again.
 func (s *Session) Edit(ctx context.Context, edit Edit) (lockfs.Stat, error) {
 	changes := make([]*lockpb.Change, len(edit.Changes))
+	size := 0
+	for _, c := range edit.Changes {
+		size += len(c.Data)
+	}
+	if err := checkSize("edit", edit.Path, size); err != nil {
+		return lockfs.Stat{}, err
+	}
 	for i, c := range edit.Changes {
 		var err error
 		if changes[i], err = c.wire(); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"lockfs"
 	"lockfs/lockpb"
+	"lockfs/store"
 	"lockfs/store/storepb"
 )
 
@@ -107,12 +108,23 @@ func TestLargeRequests(t *testing.T) {
 	for name, call := range map[string]*lockpb.Call{
 		"edit": {Op: &lockpb.Call_Edit{Edit: &lockpb.Edit{Path: "/ls/c/x", Changes: []*lockpb.Change{
 			{Change: &lockpb.Change_Append{Append: big}}}}}},
-		"create": {Op: &lockpb.Call_Create{Create: &lockpb.Create{Path: "/ls/c/x", Type: uint32(lockfs.File), Content: big}}},
-		"close":  {Op: &lockpb.Call_CloseOwner{CloseOwner: &lockpb.CloseOwner{Owner: 1, Numbers: make([]uint64, mutationBytesMax)}}},
+		"many changes": {Op: &lockpb.Call_Edit{Edit: &lockpb.Edit{Path: "/ls/c/x"}}},
+		"create":       {Op: &lockpb.Call_Create{Create: &lockpb.Create{Path: "/ls/c/x", Type: uint32(lockfs.File), Content: big}}},
+		"close":        {Op: &lockpb.Call_CloseOwner{CloseOwner: &lockpb.CloseOwner{Owner: 1, Numbers: make([]uint64, mutationBytesMax)}}},
 	} {
 		call.Session, call.Number = 1, 1
+		if name == "many changes" {
+			for range changesMax + 1 {
+				call.GetEdit().Changes = append(call.GetEdit().Changes, &lockpb.Change{Change: &lockpb.Change_Truncate{}})
+			}
+		}
 		if _, err := r.mutation(call); lockfs.KindOf(err) != lockfs.ErrTooLarge {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	note := &lockpb.Call{Session: 1, Number: 1, Op: &lockpb.Call_Acquire{Acquire: &lockpb.Acquire{
+		Path: "/ls/c/x", Mode: uint32(lockfs.Shared), Wait: true, Note: string(make([]byte, store.MaxNote+1))}}}
+	if _, err := r.mutation(note); lockfs.KindOf(err) != lockfs.ErrInvalid {
+		t.Errorf("a long note: %v", err)
 	}
 }

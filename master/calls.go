@@ -21,6 +21,10 @@ func (r *Replica) call(s *stream, c *lockpb.Call) {
 	}
 	switch op := c.GetOp().(type) {
 	case *lockpb.Call_CreateSession:
+		if err := checkNote(op.CreateSession.GetHost()); err != nil {
+			r.answer(s, failure(c.GetId(), err))
+			return
+		}
 		r.mu.machine.createSession(r.moment(), &call{stream: s, id: c.GetId()}, &storepb.CreateSession{
 			Identity: s.identity, Host: op.CreateSession.GetHost(), Caches: op.CreateSession.GetCaches()})
 	case *lockpb.Call_Attach:
@@ -37,7 +41,7 @@ func (r *Replica) call(s *stream, c *lockpb.Call) {
 func (r *Replica) admit(s *stream, c *lockpb.Call) error {
 	switch {
 	case s.open.Load() > 2*maxOpenCalls:
-		s.end()
+		s.end(errOpenCalls)
 		return errOpenCalls
 	case s.open.Load() > maxOpenCalls:
 		return errOpenCalls

@@ -397,14 +397,28 @@ func (m *machine) waitersOf(session uint64) []*waiter {
 // confirmed. Where that fails this master is none any more, and can end no session either.
 const renewalWait = 100 * time.Millisecond
 
+// respite is for how much longer a session is kept whose lease has run out, where this master is
+// late and not the client: a renewal of it is here, or the master itself did not run for a while,
+// and its renewals may lie unread. A master may always keep a session longer than it promised.
+func (m *machine) respite(at moment, session uint64) time.Duration {
+	if m.asking[session] > 0 {
+		return renewalWait
+	}
+	end, _ := m.leases.at(session)
+	if late := at.now.Sub(end); late > m.state.Lease()/8 {
+		return min(late, m.state.Lease())
+	}
+	return 0
+}
+
 // tick does what is due: it ends sessions whose lease ran out and lock-delays that have passed.
 func (m *machine) tick(at moment) {
 	if !m.inOffice {
 		return
 	}
 	for _, session := range m.leases.expired(at.now) {
-		if m.asking[session] > 0 { // it was in time; only this master is late
-			m.leases.set(session, at.now.Add(renewalWait))
+		if wait := m.respite(at, session); wait > 0 {
+			m.leases.set(session, at.now.Add(wait))
 			continue
 		}
 		m.ending[session] = true

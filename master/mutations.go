@@ -7,6 +7,7 @@ import (
 
 	"lockfs"
 	"lockfs/lockpb"
+	"lockfs/store"
 	"lockfs/store/storepb"
 )
 
@@ -98,7 +99,14 @@ func (r *Replica) create(m *storepb.Mutation, c *lockpb.Create) error {
 	return r.checkPaths(append(aclPaths(c.GetAcl()), c.GetPath())...)
 }
 
+// changesMax bounds the changes of one edit, each of which may copy the whole file on every replica.
+const changesMax = 1024
+
 func (r *Replica) edit(m *storepb.Mutation, e *lockpb.Edit) error {
+	if len(e.GetChanges()) > changesMax {
+		return &lockfs.Error{Kind: lockfs.ErrTooLarge,
+			Detail: fmt.Sprintf("an edit has at most %d changes, this one %d", changesMax, len(e.GetChanges()))}
+	}
 	edit := &storepb.Edit{Path: e.GetPath(), Instance: e.GetInstance(), IfGeneration: e.GetIfGeneration()}
 	for _, c := range e.GetChanges() {
 		change := new(storepb.Change)
@@ -127,10 +135,22 @@ func (r *Replica) acquire(m *storepb.Mutation, a *lockpb.Acquire) error {
 	if delay := a.GetLockDelayMs(); delay < 0 || delay > lockfs.MaxLockDelay.Milliseconds() {
 		return invalid(fmt.Sprintf("a lock-delay is 0 to %v", lockfs.MaxLockDelay))
 	}
+	if err := checkNote(a.GetNote()); err != nil {
+		return err
+	}
 	m.Op = &storepb.Mutation_Acquire{Acquire: &storepb.Acquire{
 		Path: a.GetPath(), Instance: a.GetInstance(), Owner: a.GetOwner(), Mode: a.GetMode(),
 		LockDelayMs: a.GetLockDelayMs(), Note: a.GetNote(), Waits: a.GetWait()}}
 	return r.checkPaths(a.GetPath())
+}
+
+// checkNote refuses here what the records would not take: a waiter's note only gets there with its
+// grant.
+func checkNote(note string) error {
+	if len(note) > store.MaxNote {
+		return invalid(fmt.Sprintf("a note has at most %d bytes, this one %d", store.MaxNote, len(note)))
+	}
+	return nil
 }
 
 // checkPaths returns an error unless all these are paths of this cell.

@@ -51,7 +51,7 @@ type Replica struct {
 	cfg   Config
 	log   *slog.Logger
 	raft  *raft.Replica
-	ready chan struct{} // closed once a master is known
+	ready chan struct{} // closed once a master and the cell's settings are known
 	stop  context.CancelFunc
 	ctx   context.Context // until Stop
 	work  sync.WaitGroup
@@ -135,7 +135,7 @@ func (r *Replica) Register(s *grpc.Server) {
 	r.raft.Register(s)
 }
 
-// Ready is closed once this replica knows a master, itself perhaps.
+// Ready is closed once this replica knows a master, itself perhaps, and what Times tells.
 func (r *Replica) Ready() <-chan struct{} { return r.ready }
 
 // Done is closed when the replica has stopped of itself, for the reason that Err tells.
@@ -208,9 +208,18 @@ func (a *replicated) Apply(index uint64, proposals [][]byte) error {
 		r.mu.machine.applied(r.moment(), p, outcome)
 	}
 	r.mu.applied = index
+	r.noticeReady()
 	r.mu.progress.Broadcast()
 	r.flush()
 	return nil
+}
+
+// noticeReady closes ready once a master is known and the cell has its settings. mu is held.
+func (r *Replica) noticeReady() {
+	if !r.mu.known && r.mu.leadership.Leader != 0 && r.mu.state.ClusterID() != 0 {
+		r.mu.known = true
+		close(r.ready)
+	}
 }
 
 // Checkpoint takes hold of what has changed; the function returned writes it.
@@ -237,6 +246,7 @@ func (a *replicated) Restore(from io.Reader) (position []byte, applied uint64, e
 	r.mu.state, r.mu.applied = state, state.Applied()
 	r.mu.machine.leave()
 	r.mu.machine.state = state
+	r.noticeReady()
 	r.mu.progress.Broadcast()
 	return position, state.Applied(), nil
 }
@@ -248,10 +258,7 @@ func (a *replicated) Leadership(l raft.Leadership) {
 	defer r.mu.Unlock()
 	before := r.mu.leadership
 	r.mu.leadership = l
-	if l.Leader != 0 && !r.mu.known {
-		r.mu.known = true
-		close(r.ready)
-	}
+	r.noticeReady()
 	if before.Leading && (!l.Leading || l.Term != before.Term) {
 		r.log.Info("no longer the master", "term", l.Term, "leader", l.Leader)
 		r.mu.machine.leave()

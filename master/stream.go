@@ -26,6 +26,7 @@ type stream struct {
 	open     atomic.Int64  // calls whose answers are not sent
 	ended    chan struct{} // closed by end
 	once     sync.Once
+	reason   error // why it ended; written before ended is closed
 
 	mu     sync.Mutex
 	queue  []*lockpb.ServerFrame
@@ -43,8 +44,13 @@ func (s *stream) send(f *lockpb.ServerFrame) {
 	}
 }
 
-// end makes the stream's handler return.
-func (s *stream) end() { s.once.Do(func() { close(s.ended) }) }
+// end makes the stream's handler return, and tells the client why, if there is anything to tell.
+func (s *stream) end(why error) {
+	s.once.Do(func() {
+		s.reason = lockpb.StatusOf(why)
+		close(s.ended)
+	})
+}
 
 // Session is the service's stream. This goroutine sends; another one receives.
 func (r *Replica) Session(server lockpb.Cell_SessionServer) error {
@@ -62,7 +68,7 @@ func (r *Replica) Session(server lockpb.Cell_SessionServer) error {
 	}
 	defer r.exit(s)
 	r.work.Go(func() {
-		defer s.end()
+		defer s.end(nil)
 		r.receive(s, server)
 	})
 	return s.serve(server)
@@ -85,7 +91,7 @@ func (s *stream) serve(server lockpb.Cell_SessionServer) error {
 		case <-server.Context().Done():
 			return nil
 		case <-s.ended:
-			return lockpb.StatusOf(&lockfs.Error{Kind: lockfs.ErrNotMaster, Detail: "this replica is no longer the master"})
+			return s.reason
 		case <-s.signal:
 		}
 		s.mu.Lock()
@@ -169,7 +175,7 @@ func (r *Replica) exit(s *stream) {
 // endStreams sends every client away. mu is held.
 func (r *Replica) endStreams() {
 	for s := range r.mu.streams {
-		s.end()
+		s.end(&lockfs.Error{Kind: lockfs.ErrNotMaster, Detail: "this replica is no longer the master"})
 	}
 }
 

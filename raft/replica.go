@@ -130,6 +130,9 @@ func (r *Replica) main() {
 // end begins the end, for a reason, or for none if it was asked for.
 func (r *Replica) end(why error) {
 	r.ending.Do(func() {
+		if why != nil {
+			r.log.Error("the replica stops", "error", why)
+		}
 		r.failure = why
 		close(r.stop)
 	})
