@@ -35,6 +35,7 @@ type file struct {
 		contents
 		failed      error         // why a commit failed; the open file is dead since
 		first, last clock.Instant // uncommitted writes
+		seenAt      clock.Instant // when the cell last said that the node is there
 		watched     bool          // commitWhenQuiet is under way
 		thread      uint32        // that wrote last
 	}
@@ -49,6 +50,34 @@ func (f *file) usable(ctx context.Context) error {
 		return err
 	}
 	return f.Confirm(ctx)
+}
+
+// seenTime is for how long a program that writes under a lock believes in the node unasked.
+const seenTime = 100 * time.Millisecond
+
+// writable returns nil if f is usable and, where a lock is held through it, the node is still the
+// one that was locked: whoever deletes it ends the lock. A write is only taken in, and a shell does
+// not look at what becomes of it at the close, so it is the write that must fail.
+func (f *file) writable(ctx context.Context) error {
+	if err := f.usable(ctx); err != nil || !f.locks.locked(f) {
+		return err
+	}
+	now := f.fs.clock.Now()
+	f.mu.Lock()
+	recent := f.mu.seenAt != 0 && now.Sub(f.mu.seenAt) < seenTime
+	f.mu.Unlock()
+	if recent {
+		return nil
+	}
+	_, err := f.Stat(ctx, f.path, f.instance)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err = gone(err); errors.Is(err, lockfs.ErrStale) {
+		f.mu.failed = err
+	} else if err == nil {
+		f.mu.seenAt = now
+	}
+	return err
 }
 
 // broken returns why nothing can be done with the open file any more, or nil.

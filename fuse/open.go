@@ -104,7 +104,7 @@ func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data []
 	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	content := slices.Concat(data...)
-	err := f.usable(r)
+	err := f.writable(r)
 	if err == nil {
 		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0, thread: in.Pid}
 		synced := in.Flags&syncFlags != 0 // also if it was set after the open
