@@ -39,7 +39,7 @@ func TestManyHeirs(t *testing.T) {
 	}
 	acquire(1, 1, lockfs.Exclusive)
 	h.drain()
-	const heirs = 3000
+	const heirs = 1600
 	for owner := range uint64(heirs) {
 		acquire(2, owner+1, lockfs.Shared)
 	}
