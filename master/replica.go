@@ -141,7 +141,7 @@ func (r *Replica) Ready() <-chan struct{} { return r.ready }
 // Done is closed when the replica has stopped of itself, for the reason that Err tells.
 func (r *Replica) Done() <-chan struct{} { return r.raft.Done() }
 
-// Err returns why the replica stopped of itself, else nil.
+// Err waits for Done, and returns why the replica stopped of itself, or nil after Stop.
 func (r *Replica) Err() error { return r.raft.Err() }
 
 // Healthy returns nil while this replica runs and knows a master, else what is missing.
