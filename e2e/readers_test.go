@@ -66,7 +66,7 @@ var shellWays = map[string]struct {
 	"dd fsync": {changing, `dd if=$next of=$f conv=fsync status=none`},
 	"dd over":  {constant, `dd if=$next of=$f bs=999 conv=notrunc status=none`},
 	"mv":       {changing, `cp $next $f.tmp.$$ && mv $f.tmp.$$ $f`},
-	"sed -i":   {changing, `{ read -r head; read -r line; } < $next; sed -i -e "1s/.*/$head/" -e "2,\$s/.*/$line/" $f`},
+	"sed -i":   {changing, `{ IFS= read -r head; IFS= read -r line; } < $next; sed -i -e "1s/.*/$head/" -e "2,\$s/.*/$line/" $f`},
 	"append": {growing, `
 		if ((n % lines == 1)); then cp $next $f
 		elif ((n % 3 == 0)); then line=$(<$next); echo "$line" >> $f
