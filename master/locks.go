@@ -139,7 +139,7 @@ func (m *machine) refused(w *waiter) error {
 }
 
 func (m *machine) blocked(w *waiter) error {
-	return m.state.Blocked(w.queue.node.Path, w.queue.node.Instance, w.session, w.owner, w.mode, 0)
+	return m.state.Blocked(w.queue.node.Path, w.queue.node.Instance, w.session, w.owner, w.mode)
 }
 
 // enqueue puts a waiter behind those who came before; a conversion comes before all who hold

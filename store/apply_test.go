@@ -430,7 +430,7 @@ func TestReadErrors(t *testing.T) {
 		_, statErr := s.Stat(test.path, test.instance)
 		_, _, readErr := s.Contents(test.path, test.instance)
 		_, lockErr := s.Lock(test.path, test.instance)
-		blocked := s.Blocked(test.path, test.instance, 1, 1, lockfs.Shared, 0)
+		blocked := s.Blocked(test.path, test.instance, 1, 1, lockfs.Shared)
 		for name, err := range map[string]error{"stat": statErr, "read": readErr, "lock": lockErr, "lock2": blocked} {
 			if lockfs.KindOf(err) != test.want {
 				t.Errorf("%s of %s: %v, want %v", name, test.path, err, test.want)
@@ -446,10 +446,10 @@ func TestReadErrors(t *testing.T) {
 	if _, _, err := s.List("/ls/ny1/file", 0); lockfs.KindOf(err) != lockfs.ErrNotDir {
 		t.Errorf("listing of a file: %v", err)
 	}
-	if err := s.Blocked("/ls/ny1/file", 0, 99, 1, lockfs.Shared, 0); lockfs.KindOf(err) != lockfs.ErrSession {
+	if err := s.Blocked("/ls/ny1/file", 0, 99, 1, lockfs.Shared); lockfs.KindOf(err) != lockfs.ErrSession {
 		t.Errorf("lock of a session that is not there: %v", err)
 	}
-	if err := s.Blocked("/ls/ny1/file", 0, 1, 1, lockfs.Free, 0); lockfs.KindOf(err) != lockfs.ErrInvalid {
+	if err := s.Blocked("/ls/ny1/file", 0, 1, 1, lockfs.Free); lockfs.KindOf(err) != lockfs.ErrInvalid {
 		t.Errorf("lock in no mode: %v", err)
 	}
 }

@@ -43,7 +43,7 @@ func everyCommand() *storepb.Proposal {
 		edit(&storepb.Edit{Path: "/ls/ny1/file", Changes: []*storepb.Change{appended("x"), truncated(3), writtenTo(9, "y")}}),
 		setACL(&storepb.SetACL{Path: "/ls/ny1/file", Acl: &storepb.ACLNames{Read: "/ls/ny1/acl"}}),
 		rename(&storepb.Rename{From: "/ls/ny1/file", To: "/ls/ny1/dir/file"}),
-		acquire(&storepb.Acquire{Path: "/ls/ny1/dir", Owner: 3, Mode: 2, LockDelayMs: 1, Elapsed: 100, Waits: true}),
+		acquire(&storepb.Acquire{Path: "/ls/ny1/dir", Owner: 3, Mode: 2, LockDelayMs: 1, Waits: true}),
 		release(&storepb.Release{Path: "/ls/ny1/file", Owner: 1}), closeOwner(1, 40, 41), giveUp(42), giveUp(3),
 		batch([]*storepb.Condition{{Path: "/ls/ny1/dir"}}, create(&storepb.Create{Path: "/ls/ny1/y", Type: 2})), closeSession(1),
 	} {

@@ -11,9 +11,8 @@ import (
 
 // Blocked returns nil if an acquire like this would be granted now, and otherwise what it would
 // fail with: ErrBusy while others hold a conflicting lock, ErrLockDelay while only a mark of
-// conflicting mode, set after the entry elapsed, is in the way. Whoever waits in a queue before it
-// is the master's business.
-func (s *State) Blocked(p lockfs.Path, instance, session, owner uint64, mode lockfs.Mode, elapsed uint64) error {
+// conflicting mode is in the way. Whoever waits in a queue before it is the master's business.
+func (s *State) Blocked(p lockfs.Path, instance, session, owner uint64, mode lockfs.Mode) error {
 	if s.sessions[session] == nil {
 		return &lockfs.Error{Op: "lock", Path: p, Kind: lockfs.ErrSession}
 	}
@@ -21,10 +20,10 @@ func (s *State) Blocked(p lockfs.Path, instance, session, owner uint64, mode loc
 	if err != nil {
 		return err
 	}
-	return s.blocked(n, session, owner, mode, elapsed)
+	return s.blocked(n, session, owner, mode)
 }
 
-func (s *State) blocked(n *node, session, owner uint64, mode lockfs.Mode, elapsed uint64) error {
+func (s *State) blocked(n *node, session, owner uint64, mode lockfs.Mode) error {
 	if mode != lockfs.Shared && mode != lockfs.Exclusive {
 		return &lockfs.Error{Op: "lock", Path: n.path, Kind: lockfs.ErrInvalid, Detail: "a lock is shared or exclusive"}
 	}
@@ -39,7 +38,7 @@ func (s *State) blocked(n *node, session, owner uint64, mode lockfs.Mode, elapse
 		return &lockfs.Error{Op: "lock", Path: n.path, Kind: lockfs.ErrBusy}
 	}
 	for _, m := range s.marks(n.path) {
-		if mode.Conflicts(m.mode) && m.index > elapsed {
+		if mode.Conflicts(m.mode) {
 			return &lockfs.Error{Op: "lock", Path: n.path, Kind: lockfs.ErrLockDelay}
 		}
 	}
@@ -66,15 +65,14 @@ func (s *State) acquire(session uint64, a *storepb.Acquire) (*storepb.Result, er
 	if uint32(mode) != a.Mode {
 		mode = lockfs.Free // a number that no Mode has is as bad
 	}
-	if err := s.blocked(n, session, a.Owner, mode, a.Elapsed); err != nil {
+	if err := s.blocked(n, session, a.Owner, mode); err != nil {
 		return nil, err
 	}
 	n = s.grant(n, mode, holder{session, a.Owner, s.cell.time, a.LockDelayMs, a.Note})
 	return s.lockResult(n, mode), nil
 }
 
-// grant gives the lock to a holder whom nothing blocks, or another mode to one who has it. The marks
-// that could have blocked him have had their time.
+// grant gives the lock to a holder whom nothing blocks, or another mode to one who has it.
 func (s *State) grant(n *node, mode lockfs.Mode, h holder) *node {
 	if n.mode == mode && n.heldBy(h.session, h.owner) {
 		return n
@@ -86,7 +84,6 @@ func (s *State) grant(n *node, mode lockfs.Mode, h holder) *node {
 		next.lockGeneration++
 	}
 	s.setNode(n.path, &next)
-	s.keepMarks(n.path, func(m mark) bool { return !mode.Conflicts(m.mode) })
 	return &next
 }
 

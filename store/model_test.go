@@ -454,12 +454,9 @@ func (m *model) acquire(session uint64, a *storepb.Acquire) mresult {
 	if len(rest.holders) > 0 && (mode == lockfs.Exclusive || n.mode == lockfs.Exclusive) {
 		return fails(lockfs.ErrBusy)
 	}
-	for marked, k := range m.marks[a.Path] {
+	for marked := range m.marks[a.Path] {
 		if mode == lockfs.Exclusive || marked == lockfs.Exclusive {
-			if k.index > a.Elapsed {
-				return fails(lockfs.ErrLockDelay)
-			}
-			delete(m.marks[a.Path], marked)
+			return fails(lockfs.ErrLockDelay)
 		}
 	}
 	if n.mode != mode {

@@ -322,7 +322,7 @@ func (w *world) mutation() *storepb.Mutation {
 		return w.change()
 	case n < 83:
 		return acquire(&storepb.Acquire{Path: p, Instance: w.instance(p), Owner: owner, Mode: 1 + w.rand.Uint32N(2),
-			LockDelayMs: w.rand.Int64N(3) * 1000, Elapsed: w.elapsed(), Waits: w.rand.IntN(2) == 0})
+			LockDelayMs: w.rand.Int64N(3) * 1000, Waits: w.rand.IntN(2) == 0})
 	case n < 88:
 		return release(&storepb.Release{Path: p, Owner: owner})
 	case n < 91:

@@ -210,7 +210,7 @@ func (s *story) op(w words) *storepb.Mutation {
 		return rename(&storepb.Rename{From: w.path("from"), To: w.path("to"), NoReplace: w.has("no-replace")})
 	case "acquire":
 		return acquire(&storepb.Acquire{Path: path, Instance: instance, Owner: owner, Mode: w.mode(),
-			LockDelayMs: int64(w.number("delay")) * 1000, Elapsed: w.number("elapsed"), Waits: w.has("waits")})
+			LockDelayMs: int64(w.number("delay")) * 1000, Waits: w.has("waits")})
 	case "release":
 		return release(&storepb.Release{Path: path, Instance: instance, Owner: owner})
 	case "close-owner":

@@ -2458,10 +2458,8 @@ type Acquire struct {
 	Mode        uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
 	LockDelayMs int64                  `protobuf:"varint,5,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
 	Note        string                 `protobuf:"bytes,6,opt,name=note,proto3" json:"note,omitempty"`
-	// Marks set at or before this index do not hinder: the master says that their delay has passed.
-	Elapsed uint64 `protobuf:"varint,7,opt,name=elapsed,proto3" json:"elapsed,omitempty"`
 	// The caller waits: where the lock cannot be granted the number stays open, for another try.
-	Waits         bool `protobuf:"varint,8,opt,name=waits,proto3" json:"waits,omitempty"`
+	Waits         bool `protobuf:"varint,7,opt,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2536,13 +2534,6 @@ func (x *Acquire) GetNote() string {
 		return x.Note
 	}
 	return ""
-}
-
-func (x *Acquire) GetElapsed() uint64 {
-	if x != nil {
-		return x.Elapsed
-	}
-	return 0
 }
 
 func (x *Acquire) GetWaits() bool {
@@ -3312,16 +3303,15 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\vto_instance\x18\x04 \x01(\x04R\n" +
 	"toInstance\x12\x1d\n" +
 	"\n" +
-	"no_replace\x18\x05 \x01(\bR\tnoReplace\"\xcb\x01\n" +
+	"no_replace\x18\x05 \x01(\bR\tnoReplace\"\xb1\x01\n" +
 	"\aAcquire\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12\x14\n" +
 	"\x05owner\x18\x03 \x01(\x04R\x05owner\x12\x12\n" +
 	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\"\n" +
 	"\rlock_delay_ms\x18\x05 \x01(\x03R\vlockDelayMs\x12\x12\n" +
-	"\x04note\x18\x06 \x01(\tR\x04note\x12\x18\n" +
-	"\aelapsed\x18\a \x01(\x04R\aelapsed\x12\x14\n" +
-	"\x05waits\x18\b \x01(\bR\x05waits\"O\n" +
+	"\x04note\x18\x06 \x01(\tR\x04note\x12\x14\n" +
+	"\x05waits\x18\a \x01(\bR\x05waits\"O\n" +
 	"\aRelease\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12\x14\n" +
