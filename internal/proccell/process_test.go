@@ -118,9 +118,9 @@ func TestStop(t *testing.T) {
 		limit  time.Duration
 		ended  string
 	}{
-		{"trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done", 20 * time.Second, ""},
-		{"trap 'exit 3' TERM; echo ready; while :; do sleep 0.02; done", 20 * time.Second, "exit status 3"},
-		{"trap '' TERM; echo ready; while :; do sleep 0.02; done", 300 * time.Millisecond, "has not ended"},
+		{"trap 'exit 0' TERM; echo ready; while :; do :; done", 20 * time.Second, ""},
+		{"trap 'exit 3' TERM; echo ready; while :; do :; done", 20 * time.Second, "exit status 3"},
+		{"trap '' TERM; echo ready; while :; do :; done", 300 * time.Millisecond, "has not ended"},
 	} {
 		p := launch(t, test.script)
 		if err := p.Log.Await(within(t, 10*time.Second), "ready", 0); err != nil {
