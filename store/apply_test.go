@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -356,7 +357,7 @@ func TestSpans(t *testing.T) {
 			t.Errorf("%v contains %d", spans, number)
 		}
 		before := append([]span(nil), spans...)
-		next := add(spans, number)
+		next := add(spans, span{number, number})
 		for i := range before {
 			if spans[i] != before[i] {
 				t.Errorf("add changed its argument")
@@ -374,6 +375,55 @@ func TestSpans(t *testing.T) {
 		if contains(spans, number) != want {
 			t.Errorf("contains %d: %v", number, !want)
 		}
+	}
+	for _, test := range []struct {
+		more span
+		want []span
+	}{
+		{span{6, 6}, []span{{1, 7}, {math.MaxUint64 - 1, math.MaxUint64}}},
+		{span{2, 4}, spans},
+		{span{4, 9}, []span{{1, 9}, {math.MaxUint64 - 1, math.MaxUint64}}},
+		{span{9, 12}, []span{{1, 5}, {7, 7}, {9, 12}, {math.MaxUint64 - 1, math.MaxUint64}}},
+		{span{8, math.MaxUint64 - 2}, []span{{1, 5}, {7, math.MaxUint64}}},
+		{span{1, math.MaxUint64}, []span{{1, math.MaxUint64}}},
+	} {
+		if got := add(spans, test.more); !slices.Equal(got, test.want) {
+			t.Errorf("%v with %v: %v, want %v", spans, test.more, got, test.want)
+		}
+		if all := covers(spans, test.more); all != (test.more == span{2, 4}) {
+			t.Errorf("%v covers %v: %v", spans, test.more, all)
+		}
+	}
+}
+
+// TestConfirmedNumbersAreDone has the master refuse every other call of a session without the log,
+// as it does with a lock that another holds. The client has seen the refusals, so these numbers are
+// no gaps, and a late copy of one does nothing.
+func TestConfirmedNumbersAreDone(t *testing.T) {
+	d := newDriver(t, nil)
+	session := d.session()
+	for number := uint64(2); number < 5*maxSpans; number += 2 {
+		m := closeOwner(1)
+		m.Session, m.Number = session, number
+		m.Confirmed = []*storepb.Range{{First: max(1, number-4), Last: number - 1}}
+		d.do(mutation(m))
+	}
+	if gaps := len(d.state.sessions[session].done); gaps != 1 {
+		t.Errorf("the numbers that are done are in %d places, not one", gaps)
+	}
+	late := &storepb.Mutation{Session: session, Number: 9, Op: closeOwner(1).Op}
+	if got := lockfs.Kind(d.try(mutation(late)).Kind); got != lockfs.ErrInvalid {
+		t.Errorf("a late copy of what the client has seen refused: %v", got)
+	}
+
+	// Whoever confirms what it never sent gets no larger record for it.
+	scattered := &storepb.Mutation{Session: session, Number: 1 << 40, Op: closeOwner(1).Op}
+	for i := range uint64(3 * maxSpans) {
+		scattered.Confirmed = append(scattered.Confirmed, &storepb.Range{First: 1<<30 + 2*i, Last: 1<<30 + 2*i})
+	}
+	d.try(mutation(scattered))
+	if places := len(d.state.sessions[session].done); places > maxSpans {
+		t.Errorf("the numbers that are done are in %d places, more than %d", places, maxSpans)
 	}
 }
 

@@ -66,12 +66,14 @@ func (d *driver) session() uint64 {
 	return d.do(&storepb.Command{Command: &storepb.Command_CreateSession{CreateSession: &storepb.CreateSession{Identity: "ann", Host: "h1"}}}).Session
 }
 
-// number gives a mutation the session's next number, and confirms those before.
+// number gives a mutation the session's next number, and confirms those before that are done.
 func (d *driver) number(session uint64, m *storepb.Mutation) *storepb.Command {
 	d.next[session]++
 	m.Session, m.Number = session, d.next[session]
-	if m.Number > 1 {
-		m.Confirmed = []*storepb.Range{{First: 1, Last: m.Number - 1}}
+	if ses := d.state.sessions[session]; ses != nil {
+		for _, done := range ses.done {
+			m.Confirmed = append(m.Confirmed, &storepb.Range{First: done.first, Last: done.last})
+		}
 	}
 	return mutation(m)
 }

@@ -137,6 +137,11 @@ func (m *model) mutate(index uint64, mu *storepb.Mutation) (*model, mresult) {
 				done[number] = result
 			}
 		}
+		for number := max(r.First, 1); number <= r.Last && number < mu.Number; number++ {
+			if _, is := done[number]; !is { // its client has seen the master refuse it
+				done[number] = mresult{confirmed: true}
+			}
+		}
 	}
 	if result, is := done[mu.Number]; is {
 		if result.confirmed {

@@ -13,7 +13,7 @@ func (s *State) mutate(m *storepb.Mutation) *storepb.Result {
 	if s.sessions[m.Session] == nil {
 		return failure(m.Number, lockfs.ErrSession)
 	}
-	s.confirm(m.Session, m.Confirmed)
+	s.confirm(m.Session, m.Number, m.Confirmed)
 	if saved, done := s.Done(m.Session, m.Number); done {
 		if saved == nil {
 			return failure(m.Number, failed(lockfs.ErrInvalid, "number %d is confirmed", m.Number))

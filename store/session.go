@@ -132,22 +132,33 @@ func (s *State) finish(session uint64, result *storepb.Result) {
 		return
 	}
 	next := *old
-	next.done = add(old.done, result.Number)
+	next.done = add(old.done, span{result.Number, result.Number})
 	i, _ := old.find(result.Number)
 	next.results = slices.Insert(slices.Clone(old.results), i, s.hasher.result(result))
 	s.setSession(session, &next)
 }
 
-// confirm drops the results that the client has seen.
-func (s *State) confirm(session uint64, confirmed []*storepb.Range) {
+// confirm drops the results that the client has seen before it sent a mutation of that number. All
+// numbers that it has seen an end of are done, though the end was not in the log: the master refuses
+// much of itself, and a late copy must find its number closed. Left open, they would be as many
+// gaps, and at last too many.
+func (s *State) confirm(session, number uint64, confirmed []*storepb.Range) {
 	old := s.sessions[session]
-	kept := old.results
+	next := *old
 	for _, r := range confirmed {
-		kept = without(kept, r.First, r.Last)
+		next.results = without(next.results, r.First, r.Last)
+		if r.First >= number {
+			continue
+		}
+		seen := span{max(r.First, 1), min(r.Last, number-1)}
+		if seen.first > seen.last || covers(next.done, seen) {
+			continue
+		}
+		if done := add(next.done, seen); len(done) <= maxSpans {
+			next.done = done
+		}
 	}
-	if len(kept) < len(old.results) {
-		next := *old
-		next.results = kept
+	if len(next.results) < len(old.results) || !slices.Equal(next.done, old.done) {
 		s.setSession(session, &next)
 	}
 }

@@ -3,12 +3,18 @@ package store
 import (
 	"cmp"
 	"slices"
+	"sort"
 )
 
 // contains reports whether number lies in one of the spans, which are in order.
 func contains(spans []span, number uint64) bool {
-	i := after(spans, number)
-	return i > 0 && number <= spans[i-1].last
+	return covers(spans, span{number, number})
+}
+
+// covers reports whether one of the spans has all of other.
+func covers(spans []span, other span) bool {
+	i := after(spans, other.first)
+	return i > 0 && other.last <= spans[i-1].last
 }
 
 // after returns how many of the spans begin at or before number.
@@ -22,23 +28,13 @@ func after(spans []span, number uint64) int {
 	return i
 }
 
-// add returns the spans with number, which is in none of them, and leaves its argument alone.
-// Numbers are from 1 on.
-func add(spans []span, number uint64) []span {
-	i := after(spans, number)
-	joinsBefore := i > 0 && spans[i-1].last == number-1
-	joinsAfter := i < len(spans) && spans[i].first-1 == number
-	next := slices.Clone(spans)
-	switch {
-	case joinsBefore && joinsAfter:
-		next[i-1].last = next[i].last
-		return slices.Delete(next, i, i+1)
-	case joinsBefore:
-		next[i-1].last = number
-	case joinsAfter:
-		next[i].first = number
-	default:
-		return slices.Insert(next, i, span{number, number})
+// add returns the spans with more, and leaves its argument alone. Numbers are from 1 on.
+func add(spans []span, more span) []span {
+	from := sort.Search(len(spans), func(i int) bool { return spans[i].last >= more.first-1 })
+	to := sort.Search(len(spans), func(i int) bool { return spans[i].first-1 > more.last })
+	if from < to { // these it touches or overlaps
+		more.first = min(more.first, spans[from].first)
+		more.last = max(more.last, spans[to-1].last)
 	}
-	return next
+	return slices.Concat(spans[:from], []span{more}, spans[to:])
 }
