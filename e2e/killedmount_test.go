@@ -37,6 +37,7 @@ func TestMountKilled(t *testing.T) {
 			k.here, k.there = h.b, h.a
 		}
 		k.prepare()
+		k.freeze()
 		k.kill()
 		k.restart()
 		k.handOver()
@@ -55,7 +56,8 @@ type killing struct {
 	waiters        []*proccell.Talker          // here, for the lock of theirs,
 	theirs         *proccell.Talker            // which is held there
 	writer, guest  *proccell.Talker            // here
-	killed, ended  time.Time
+	stuck          []*proccell.Talker          // here, in calls that a frozen mount does not answer
+	silent         time.Time                   // since when the mount here renews nothing
 }
 
 // delays are the lock-delays of the files whose locks are held here, each locked by another call.
@@ -75,6 +77,16 @@ const writerScript = `for ((n = 1;; n++)); do $(type -P echo) $n >> "$1" && echo
 
 // guestScript lives in the mount: it has its working directory there, and a file open.
 const guestScript = `cd "$1" && exec 8< f && echo arrived; read -r line; cat <&8; ls; echo end`
+
+// stuckScripts make calls when they are told to. Each ends with the call.
+var stuckScripts = []string{
+	`read -r go; exec cat "$1/f"`,
+	`exec 8>> "$1/stuck"; echo opened; read -r go; echo stuck >&8`,
+	`read -r go; exec ls -l "$1"`,
+	`read -r go; exec mkdir "$1/stuck-too"`,
+	`exec 8<> "$1/f"; echo opened; read -r go; exec flock 8`,
+	`read -r go; exec dd if=/dev/zero of="$1/stuck" bs=1k count=1 status=none`,
+}
 
 func (k *killing) prepare() {
 	k.Helper()
@@ -113,6 +125,14 @@ func (k *killing) prepare() {
 	_, err = k.writer.Hear(within(k.T, time.Minute), "acknowledged 3", 0)
 	k.ok(err)
 	k.tell("later", "write draft", "done")
+	for _, script := range stuckScripts {
+		p := talk(k.T, "stuck "+script, exec.Command("bash", "-c", script, "stuck", k.here.Path("")))
+		if strings.Contains(script, "opened") {
+			_, err := p.Hear(within(k.T, time.Minute), "opened", 0)
+			k.ok(err)
+		}
+		k.stuck = append(k.stuck, p)
+	}
 }
 
 func (k *killing) journal() string { return fmt.Sprint("journal-", k.round) }
@@ -140,11 +160,30 @@ func (k *killing) holderOf(file string) uint64 {
 	return list.Locks[0].Holders[0].Session
 }
 
+// freeze stops the mount, and lets programs call it in vain.
+func (k *killing) freeze() {
+	k.Helper()
+	k.silent = time.Now()
+	k.here.Process().Freeze()
+	for _, p := range k.stuck {
+		k.ok(p.Say("go"))
+		k.until(p.Name, 20*time.Second, func() bool {
+			where, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", p.Pid()))
+			k.ok(err)
+			return strings.Contains(string(where), "request_wait_answer")
+		})
+	}
+}
+
 // kill kills the mount. Who waited for a lock is told, and who holds one is as soon as it asks.
 func (k *killing) kill() {
 	k.Helper()
-	k.killed = time.Now()
 	k.ok(k.here.Process().Kill())
+	for _, p := range k.stuck {
+		if err := p.Wait(within(k.T, 20*time.Second)); proccell.ExitCode(err) < 1 {
+			k.Errorf("%s: %v, want an error of its own; it said %q", p.Name, err, p.Log)
+		}
+	}
 	for _, w := range k.waiters {
 		refused, err := w.Hear(within(k.T, 20*time.Second), "refused", 0)
 		k.ok(err)
@@ -194,15 +233,15 @@ func (k *killing) handOver() {
 		k.ok(err)
 		granted[file] = time.Unix(0, nanoseconds)
 	}
-	k.ended = k.expiry()
-	took := k.ended.Sub(k.killed)
-	k.Logf("the session of host %s ended %v after the kill", k.here.Name, took.Round(time.Millisecond))
+	ended := k.expiry()
+	took := ended.Sub(k.silent)
+	k.Logf("the session of host %s ended %v after its mount", k.here.Name, took.Round(time.Millisecond))
 	// It was renewed each third of a lease, or a little later.
 	if took < shortLease/2 || took > shortLease+promptness {
 		k.Errorf("that is not its lease of %v", shortLease)
 	}
 	for file, at := range granted {
-		after := at.Sub(k.ended)
+		after := at.Sub(ended)
 		k.Logf("%s was granted %v later", file, after.Round(time.Millisecond))
 		if want := delays[file].delay; after < want || after > want+promptness {
 			k.Errorf("that is not its lock-delay of %v", want)
