@@ -386,9 +386,10 @@ func TestDeletedUnderALock(t *testing.T) {
 		t.Errorf("the waiter: %q", got)
 	}
 	p.do("getxattr $D/f user.lockfs.sequencer", "ENODATA")
+	p.do("pwrite f 0 y", "ESTALE")
 	p.do("flock f ex nb", "ESTALE")
 	p.do("flock f un", "ESTALE")
-	p.do("close f", "")
+	p.do("close f", "ESTALE")
 }
 
 // TestLostSession is L033: what was open is dead for good, what is opened is not.
