@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +21,9 @@ func TestWriteHereReadThere(t *testing.T) {
 	}
 }
 
-// TestReadersSeeWholeFiles is L020 and L050: writers replace a file by redirection, and readers
+// TestL050ReadersSeeWholeFiles: writers replace a file by redirection, and readers
 // never see it empty or torn.
-func TestReadersSeeWholeFiles(t *testing.T) {
+func TestL050ReadersSeeWholeFiles(t *testing.T) {
 	_, a, b := twoHosts(t)
 	a.writeFile("f", "0000 0000\n")
 	writer := a.start(`for i in $(seq -w 1 300); do echo 0$i 0$i > $D/f; done`)
@@ -50,10 +51,36 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 	}
 }
 
-// TestNothingWritten is L056: what was cut and not written shows on this host when close returned.
-func TestNothingWritten(t *testing.T) {
+// TestL020FlushIsNotTheClose: a close of a copy of the descriptor, as shells and flock(1) make many,
+// publishes nothing that is not written and unlocks nothing.
+func TestL020FlushIsNotTheClose(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "0\n")
+	writer := a.start("for i in $(seq 500); do echo $i > $D/f; done")
+	for last, ended := 0, false; !ended; {
+		select {
+		case <-writer.done:
+			ended = true
+		default:
+		}
+		n := -1
+		content := b.readFile("f")
+		if fmt.Sscanf(content, "%d\n", &n); n < last || ended && n != 500 {
+			t.Fatalf("read %q after %d", content, last)
+		}
+		last = n
+	}
+	b.fails("flock $D/f sh -c 'true; flock -n $D/f true'", 1)
+	a.start("exec 9< $D/f; flock 9; true; (true); echo locked; read -r _ < <(sleep 1000)")
+	until(t, "A has the lock", func() bool { _, code := b.script("flock -n $D/f true"); return code == 1 })
+	a.expect("true; /bin/true; exec 8< $D/f; exec 8<&-", "")
+	b.fails("flock -n $D/f true", 1)
+}
+
+// TestL056NothingWritten: what was cut and not written shows on this host when close returned.
+func TestL056NothingWritten(t *testing.T) {
 	c, a, b := twoHosts(t)
-	a.expect("for i in $(seq 100); do echo x > $D/f; : > $D/f; test ! -s $D/f || echo BAD; done", "")
+	a.expect("for i in $(seq 300); do echo x > $D/f; : > $D/f; test ! -s $D/f || echo BAD; done", "")
 	a.expect("for i in $(seq 100); do echo x > $D/f; cp /dev/null $D/f; test ! -s $D/f || echo BAD; done", "")
 	b.expect("test ! -s $D/f && echo empty", "empty\n")
 	p := a.program()
@@ -89,7 +116,7 @@ func TestLockFileKeepsItsContents(t *testing.T) {
 	a.expect("exec 9> $D/f; flock 9; echo new >&9; exec 9>&-; cat $D/f", "new\n")
 }
 
-func TestEditOntoWhatWasRead(t *testing.T) {
+func TestL055EditOntoWhatWasRead(t *testing.T) {
 	_, a, b := twoHosts(t)
 	a.writeFile("f", "hello")
 	// L055: B's version is not wiped by one who has not seen it.
@@ -218,36 +245,109 @@ func TestTooLargeAtWrite(t *testing.T) {
 	a.expect("head -c 262144 /dev/zero | cat 2>&1 >> $D/f; cat $D/f", "cat: write error: File too large\nkept\n")
 }
 
-// TestEverydayTools is L064 and L066, as far as their programs are everywhere.
-func TestEverydayTools(t *testing.T) {
+// TestL064Editors: tools that write a file anew, in place or beside it, and move it over.
+func TestL064Editors(t *testing.T) {
 	_, a, b := twoHosts(t)
-	a.writeFile("f", "a b\n")
-	a.expect("sed -i s/a/x/ $D/f; cat $D/f; ls -A $D", "x b\nf\n")
-	b.expect("cat $D/f", "x b\n")
-	a.expect("echo new > $D/t; mv $D/t $D/f; ls $D; cat $D/f", "f\nnew\n")
-	b.expect("cat $D/f", "new\n")
-	a.expect("mv $D/f $D/g; cat $D/g; test ! -e $D/f", "new\n")
+	const text = "a b\n"
+	for _, test := range []struct {
+		tool, script, want string
+	}{
+		{"sed", "sed -i s/a/x/ f", "x b\n"},
+		{"sed", "sed -i s/a/x/ f; sed -i s/x/y/ f", "y b\n"},
+		{"mv", "echo new > t; mv t f", "new\n"},
+		{"mv", "mv f g; test ! -e f; mv g f", text},
+		{"install", "echo new > /tmp/lockfs-install; install -m 644 /tmp/lockfs-install f; rm /tmp/lockfs-install", "new\n"},
+		{"vim", "vim -u NONE -es -c %s/b/c/ -c wq f", "a c\n"},
+		{"vim", "vim -u NONE -es -c 'set backup backupcopy=no backupskip=' -c %s/b/c/ -c wq f; rm f~", "a c\n"},
+		{"perl", "perl -pi -e s/a/x/ f", "x b\n"},
+		{"python3", "python3 -c 'import os; open(\"t\", \"w\").write(\"new\\n\"); os.replace(\"t\", \"f\")'", "new\n"},
+		{"dd", "echo X | dd of=f bs=1 count=1 conv=notrunc status=none", "X b\n"},
+		{"tee", "tee f < /etc/hostname > /dev/null; echo c | tee f > /dev/null", "c\n"},
+		{"truncate", "truncate -s 1 f; echo >> f", "a\n"},
+	} {
+		t.Run(test.script, func(t *testing.T) {
+			if _, err := exec.LookPath(test.tool); err != nil {
+				t.Skipf("%v; the others make the same system calls", err)
+			}
+			a.writeFile("f", text)
+			before, _ := b.script("stat -c %i $D/f")
+			if out, code := a.script("cd $D && " + test.script); code != 0 {
+				t.Errorf("exit code %d: %s", code, out)
+			}
+			b.expect("cat $D/f; ls -A $D", test.want+"f\n")
+			if after, _ := b.script("stat -c %i $D/f"); test.tool == "sed" && after != before {
+				t.Errorf("inode %s became %s: a lock of the file would be lost", before, after)
+			}
+		})
+	}
+	// A step that fails leaves the original.
+	a.writeFile("f", text)
+	a.fails("mkdir $D/dir; mv $D/dir $D/f", 1)
+	a.fails("cd $D; head -c 300000 /dev/zero > /tmp/lockfs-large; install /tmp/lockfs-large t && mv t f", 1)
+	a.fails("cd $D; cp /tmp/lockfs-large f; code=$?; rm /tmp/lockfs-large t; exit $code", 1)
+	b.expect("cat $D/f; ls -A $D", text+"dir\nf\n")
+}
+
+// TestL066Attributes: tools that keep times, modes and attributes end well, and an attribute that is
+// not there hides none that is.
+func TestL066Attributes(t *testing.T) {
+	c, a, b := twoHosts(t)
 	a.expect("cd $D; echo 1 > x; cp -a x y; cp -p x z; install -m 644 x w; tee v < x; dd if=x of=u status=none; tar cf - x | tar xf - -C /; rm /x; cat y z w v u; rm ?", strings.Repeat("1\n", 6))
 	a.expect("cd $D; mkdir -p s/t; echo 2 > s/t/f; tar cf - s | (mkdir r; tar xf - -C r); cat r/s/t/f; cp -a s s2; cat s2/t/f; mv s s3; cat s3/t/f; rm -r s2 s3 r; ls", "2\n2\n2\n")
 	a.expect("cd $D; mktemp tXXXXXX > /dev/null; touch n; touch -d '2001-01-01' n; chmod 644 n; chown root:root n; rm *", "")
 	a.fails("cd $D; touch n; chmod 600 n", 1)
 	b.fails("chown 1000 $D/n", 1)
 	a.expect("cat < $D/n; test -r $D/n && test -w $D/n && test ! -x $D/n; rm $D/n", "")
+
+	a.writeFile("f", "x")
+	p := a.program()
+	p.do("open f $D/f r+", "")
+	p.do("flock f ex", "")
+	p.do("getxattr $D/f user.x", "ENODATA")
+	p.do("setxattr $D/f user.x 1", "ENOTSUP")
+	p.do("getxattr $D/f security.selinux", "ENODATA")
+	p.do("getxattr $D/f user.lockfs.sequencer", fmt.Sprintf("/ls/ny1/d/f:EXCLUSIVE:%d", c.stat(f).LockGeneration))
+	// From memory: while the cell does not answer too.
+	back := c.leave(a)
+	p.do("getxattr "+a.dir+"/ny1 user.x", "ENODATA")
+	p.do("setxattr "+a.dir+"/ny1 user.x 1", "ENOTSUP")
+	back()
+	p.do("close f", "")
 }
 
-// TestNames is L057, L061, L063 and the rules of rename.
-func TestNames(t *testing.T) {
+// TestL061DirectoryInUse: what has children stays, whoever made them, and wherever.
+func TestL061DirectoryInUse(t *testing.T) {
+	_, a, b := twoHosts(t)
+	for _, child := range []string{"touch $D/x/f", "mkdir $D/x/f", "touch $D/x/f; chmod +t $D/x/f"} {
+		a.expect("mkdir $D/x", "")
+		b.expect(child, "")
+		if out, code := a.script("rmdir $D/x"); code != 1 || !strings.Contains(out, "not empty") {
+			t.Errorf("%s; rmdir: exit code %d: %s", child, code, out)
+		}
+		b.fails("mkdir $D/x", 1)
+		a.expect("ls $D/x; rm -r $D/x", "f\n")
+	}
+}
+
+// TestL063Kinds: what does not exist here fails with EPERM, and leaves nothing behind.
+func TestL063Kinds(t *testing.T) {
 	_, a, b := twoHosts(t)
 	a.expect("mkdir $D/x; touch $D/x/f", "")
-	b.fails("rmdir $D/x", 1)
-	b.fails("mkdir $D/x", 1)
-	a.expect("ls $D/x", "f\n")
-	a.fails("ln $D/x/f $D/x/g", 1)
-	a.fails("ln -s x $D/x/s", 1)
-	a.fails("mkfifo $D/x/p", 1)
-	b.expect("ls $D/x", "f\n")
+	for _, script := range []string{"ln f g", "ln -s x s", "mkfifo p", "mknod c c 1 3", "mknod b b 1 3", "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'"} {
+		if out, code := a.script("cd $D/x; " + script); code != 1 || !strings.Contains(out, "not permitted") {
+			t.Errorf("%s: exit code %d: %s", script, code, out)
+		}
+	}
 	p := a.program()
-	p.do("open t $D tmpfile", "EPERM")
+	p.do("open t $D/x tmpfile", "EPERM")
+	b.expect("ls -A $D/x", "f\n")
+}
+
+// TestNames is the rules of rename, and what is not a name or not to be changed.
+func TestNames(t *testing.T) {
+	_, a, b := twoHosts(t)
+	p := a.program()
+	a.expect("mkdir $D/x; touch $D/x/f", "")
 	p.do("renameat2 $D/x $D/y 0", "EXDEV")
 	a.expect("echo f > $D/f; echo g > $D/g", "")
 	p.do("renameat2 $D/f $D/g 1", "EEXIST")
@@ -268,14 +368,14 @@ func TestNames(t *testing.T) {
 	a.expect("rm -r $D/*; ls -A $D", "")
 }
 
-// TestCreateRaces is L057: one winner for exclusive creation, and no EEXIST without it.
-func TestCreateRaces(t *testing.T) {
+// TestL057CreateRaces: one winner for exclusive creation, and no EEXIST without it.
+func TestL057CreateRaces(t *testing.T) {
 	_, a, b := twoHosts(t)
 	for round := range 5 {
 		var exclusive, plain []*running
 		for _, h := range []*host{a, b, a, b} {
 			exclusive = append(exclusive, h.start("set -C; echo $$ > $D/dotlock-$1 2> /dev/null", fmt.Sprint(round)))
-			plain = append(plain, h.start("touch $D/n-$1", fmt.Sprint(round)))
+			plain = append(plain, h.start("for i in $(seq 10); do touch $D/n-$1 & pids+=($!); done; for p in ${pids[@]}; do wait $p || exit 1; done", fmt.Sprint(round)))
 		}
 		won := 0
 		for i := range exclusive {
@@ -292,9 +392,9 @@ func TestCreateRaces(t *testing.T) {
 	}
 }
 
-// TestGone is L045 and L059: a node that is gone is ESTALE to who has it open, and its name is
+// TestL059Gone is L045 too: a node that is gone is ESTALE to who has it open, and its name is
 // another's.
-func TestGone(t *testing.T) {
+func TestL059Gone(t *testing.T) {
 	_, a, b := twoHosts(t)
 	a.writeFile("f", "one")
 	p := a.program()

@@ -21,6 +21,14 @@ import (
 	"lockfs/internal/fusetest"
 )
 
+// sized chooses between the short form of a test and the long one, of LOCKFS_SOAK=1.
+func sized(short, long int) int {
+	if os.Getenv("LOCKFS_SOAK") != "" {
+		return long
+	}
+	return short
+}
+
 // host is one mount of a cell in a test.
 type host struct {
 	t    *testing.T
@@ -290,8 +298,8 @@ func TestMountPoint(t *testing.T) {
 	}
 }
 
-// TestDeadMount kills a mount's daemon, a child process of the test, and mounts over what it left.
-func TestDeadMount(t *testing.T) {
+// TestL074DeadMount kills a mount's daemon, a child process of the test, and mounts over what it left.
+func TestL074DeadMount(t *testing.T) {
 	fusetest.Need(t)
 	dir := t.TempDir()
 	daemon := exec.Command(os.Args[0])
@@ -321,7 +329,7 @@ func TestDeadMount(t *testing.T) {
 	}
 }
 
-// serveUntilKilled is the daemon that TestDeadMount kills. Its cell never answers.
+// serveUntilKilled is the daemon that TestL074DeadMount kills. Its cell never answers.
 func serveUntilKilled(dir string) {
 	c, err := client.Open(client.Config{Cell: "ny1", Addresses: []string{"127.0.0.1:1"}})
 	if err == nil {
