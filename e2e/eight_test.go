@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -27,9 +28,13 @@ import (
 // TestEight counts in eight processes on two hosts, under each kind of lock, unlocking by a call or
 // by a close. The count is exact, no two are in there at once, and of all errors programs see only
 // that the lock is another's, and EINTR where they asked for it: some of them get signals all the
-// time, with SA_RESTART or without, and some are stopped now and then.
+// time, with SA_RESTART or without, and some are stopped now and then. Others list the directory and
+// write there.
 func TestEight(t *testing.T) {
 	h := twoHosts(t, proccell.Config{})
+	for _, host := range []*proccell.Mount{h.a, h.b} {
+		talk(t, "bystander", exec.Command("bash", "-c", bystanderScript, "bystander", host.Path("")))
+	}
 	for _, kind := range slices.Sorted(maps.Keys(locking)) {
 		for _, by := range []string{"unlocked", "closed"} {
 			t.Run(kind+" "+by, func(t *testing.T) {
@@ -41,17 +46,58 @@ func TestEight(t *testing.T) {
 	h.noLocks()
 }
 
+const bystanderScript = `
+while sleep 0.05; do
+	ls -l "$1" > /dev/null
+	dd if=/dev/zero of="$1/bystander" bs=1k count=9 status=none
+	dd if="$1/bystander" of=/dev/null status=none
+done`
+
 // How processes are disturbed, one of each on each host.
 var disturbances = []string{"alarmed", "alarmed without SA_RESTART", "stopped", "left alone"}
 
 func (h *hosts) countInEight(kind, by string) {
 	file := strings.ReplaceAll(kind+" "+by, " ", "-")
 	h.play(step{`echo 0 > $A/` + file, 0, ""})
-	arena := filepath.Join(h.TempDir(), "arena")
-	h.ok(os.WriteFile(arena, make([]byte, os.Getpagesize()), 0o600))
-
 	const unlimited = 1 << 30
 	rounds := sized(unlimited, 2000)
+	counters := h.startCounters(kind, by, file, rounds)
+	began := time.Now()
+	for _, c := range counters {
+		h.ok(c.Say("go"))
+	}
+	reports := h.hearCounters(counters)
+	finish := disturb(counters[0:4], counters[4:6])
+	defer finish()
+	if rounds == unlimited {
+		<-time.After(2 * time.Second) // as many as fit
+		for _, c := range counters {
+			c.Say("stop") // which one that has ended does not hear
+		}
+	}
+	total, slowest, saw := 0, time.Duration(0), make(map[string]int)
+	for range counters {
+		r := <-reports
+		h.ok(r.err)
+		h.check(r)
+		total, slowest = total+r.Rounds, max(slowest, r.Slowest)
+		for what, times := range r.Saw {
+			saw[what] += times
+		}
+	}
+	finish()
+	h.Logf("%d rounds in %v, the slowest %v; seen: %v", total, time.Since(began).Round(time.Millisecond), slowest.Round(time.Millisecond), saw)
+	h.play(step{`cat $A/` + file, 0, fmt.Sprintln(total)}, step{`cat $B/` + file, 0, fmt.Sprintln(total)})
+	if total < 8 {
+		h.Error("that is no contention")
+	}
+}
+
+// startCounters starts eight processes that are ready to count.
+func (h *hosts) startCounters(kind, by, file string, rounds int) []*proccell.Talker {
+	h.Helper()
+	arena := filepath.Join(h.TempDir(), "arena")
+	h.ok(os.WriteFile(arena, make([]byte, os.Getpagesize()), 0o600))
 	var counters []*proccell.Talker
 	for i := range 8 {
 		host := []*proccell.Mount{h.a, h.b}[i%2]
@@ -61,48 +107,46 @@ func (h *hosts) countInEight(kind, by string) {
 		_, err := c.Hear(within(h.T, time.Minute), "ready", 0)
 		h.ok(err)
 	}
-	began := time.Now()
-	for _, c := range counters {
-		h.ok(c.Say("go"))
-	}
-	finish := disturb(counters[0:4], counters[4:6])
-	defer finish()
-	if rounds == unlimited {
-		<-time.After(2 * time.Second) // as many as fit
-		for _, c := range counters {
-			h.ok(c.Say("stop"))
-		}
-	}
-	total, slowest, saw := 0, time.Duration(0), make(map[string]int)
+	return counters
+}
+
+// report is what process i has seen.
+type report struct {
+	counted
+	i   int
+	err error // it said nothing
+}
+
+// hearCounters returns what the processes report, whichever ends first: one that gives up may leave
+// the others waiting for ever.
+func (h *hosts) hearCounters(counters []*proccell.Talker) <-chan report {
+	reports := make(chan report, len(counters))
 	for i, c := range counters {
-		report, err := c.Hear(within(h.T, time.Hour), "counted ", 0)
-		h.ok(err)
-		var done counted
-		h.ok(json.Unmarshal([]byte(report), &done))
-		h.check(fmt.Sprintf("process %d, %s", i, disturbances[i/2]), done, i/2 == 1)
-		total, slowest = total+done.Rounds, max(slowest, done.Slowest)
-		for what, times := range done.Saw {
-			saw[what] += times
-		}
+		ctx := within(h.T, time.Hour)
+		go func() {
+			r := report{i: i}
+			said, err := c.Hear(ctx, "counted ", 0)
+			if r.err = err; err == nil {
+				r.err = json.Unmarshal([]byte(said), &r.counted)
+			}
+			reports <- r
+		}()
 	}
-	finish()
-	h.Logf("%d rounds in %v, the slowest %v; seen: %v", total, time.Since(began).Round(time.Millisecond), slowest.Round(time.Millisecond), saw)
-	h.play(step{`cat $A/` + file, 0, fmt.Sprintln(total)}, step{`cat $B/` + file, 0, fmt.Sprintln(total)})
-	if total < 8*2 {
-		h.Error("that is no contention")
-	}
+	return reports
 }
 
 // check looks at what one process has seen.
-func (h *hosts) check(who string, done counted, interruptible bool) {
+func (h *hosts) check(r report) {
 	h.Helper()
-	if done.Overlaps > 0 {
-		h.Errorf("%s: %d times another was in there too", who, done.Overlaps)
+	who := fmt.Sprintf("process %d, %s", r.i, disturbances[r.i/2])
+	interruptible := disturbances[r.i/2] == "alarmed without SA_RESTART"
+	if r.Overlaps > 0 {
+		h.Errorf("%s: %d times another was in there too", who, r.Overlaps)
 	}
-	if done.Strange != "" {
-		h.Errorf("%s: %s", who, done.Strange)
+	if r.Strange != "" {
+		h.Fatalf("%s: %s; it saw %v", who, r.Strange, r.Saw)
 	}
-	for what := range done.Saw {
+	for what := range r.Saw {
 		switch {
 		case what == "try EAGAIN":
 		case what == "open EINTR" || what == "read EINTR": // the kernel does not restart these

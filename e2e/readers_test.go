@@ -190,7 +190,7 @@ func (h *hosts) readWhileWritten(name string, writings []writing, reads int) {
 			}
 		})
 	}
-	for _, read := range []reading{whole, whole, inChunks, inChunks, keptOpen, keptOpen, byCat} {
+	for _, read := range []reading{whole, inChunks, inChunks, keptOpen, keptOpen, keptOpen, keptOpen, byCat} {
 		reader(h.b, read)
 	}
 	reader(h.a, whole)
