@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockfs"
+	"lockfs/internal/clock"
 	"lockfs/internal/fusetest"
 )
 
@@ -279,7 +280,7 @@ func TestL022Interrupts(t *testing.T) {
 	}
 }
 
-// TestTicket is trap 11: a signal handler does not cost a waiter its place.
+// TestTicket is trap 11: neither SIGSTOP nor a signal handler costs a waiter its place.
 func TestTicket(t *testing.T) {
 	c, a, b := twoHosts(t)
 	a.writeFile("f", "x")
@@ -298,6 +299,10 @@ func TestTicket(t *testing.T) {
 		until(t, "the first has stopped", func() bool { return strings.Contains(stateOf(first.cmd.Process.Pid), "T") })
 		first.cmd.Process.Signal(syscall.SIGCONT)
 		until(t, "the first goes on", func() bool { return !strings.Contains(stateOf(first.cmd.Process.Pid), "T") })
+	}
+	for range 3 { // a handler with SA_RESTART, which the Go runtime has for this signal
+		kept := b.ticket()
+		until(t, "the wait is interrupted", func() bool { first.signalThreads(syscall.SIGURG); return b.ticket() > kept })
 	}
 	if after := front(); after != before || c.waiting(f) != 2 {
 		t.Errorf("owner %d is at the head, and %d wait; it was owner %d", after, c.waiting(f), before)
@@ -334,6 +339,20 @@ func TestStoppedConverter(t *testing.T) {
 		t.Errorf("the conversion: %q", got)
 	}
 	p.do("getxattr $D/f user.lockfs.lock.mode", "EXCLUSIVE")
+}
+
+// ticket is until when a place in the queue of f is kept.
+func (h *host) ticket() clock.Instant {
+	l := h.fs.allTenancies()[0].locks
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until := clock.Instant(0)
+	for _, holds := range l.mu.nodes {
+		for _, hold := range holds {
+			until = max(until, hold.keepUntil)
+		}
+	}
+	return until
 }
 
 // TestL085WaitersDoNotBlock: not even hundreds of them; cat answers, and each that is killed is gone.

@@ -203,6 +203,21 @@ func (h *host) program() *program {
 
 func (p *program) kill() { p.cmd.Process.Kill() }
 
+// signalThreads signals each thread of the program, the one that waits among them.
+func (p *program) signalThreads(sig unix.Signal) {
+	p.t.Helper()
+	pid := p.cmd.Process.Pid
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, thread := range threads {
+		if tid, err := strconv.Atoi(thread.Name()); err == nil {
+			unix.Tgkill(pid, tid, sig)
+		}
+	}
+}
+
 // tell gives a command; $D stands for the test's directory.
 func (p *program) tell(format string, args ...any) {
 	fmt.Fprintln(p.in, strings.ReplaceAll(fmt.Sprintf(format, args...), "$D", p.h.here))
