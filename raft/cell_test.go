@@ -27,7 +27,7 @@ type recorder struct {
 	mu       sync.Mutex
 	applied  []string
 	index    uint64
-	indexes  []uint64 // of the entries applied
+	indexes  []uint64 // of the entries with proposals that were applied
 	leading  []Leadership
 	saved    image // the checkpoint on its disk
 	crashed  bool  // what is saved now does not get there any more
@@ -73,7 +73,9 @@ func (m *recorder) Apply(index uint64, proposals [][]byte) error {
 		m.t.Errorf("entry %d is applied after entry %d", index, m.index)
 	}
 	m.index = index
-	m.indexes = append(m.indexes, index)
+	if len(proposals) > 0 {
+		m.indexes = append(m.indexes, index)
+	}
 	was := len(m.applied)
 	defer func() {
 		if m.watch != nil {
