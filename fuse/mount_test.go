@@ -154,11 +154,14 @@ func (h *host) start(script string, args ...string) *running {
 		defer close(r.done)
 		r.Cmd.Wait()
 	}()
-	h.t.Cleanup(func() {
-		syscall.Kill(-r.Process.Pid, syscall.SIGKILL)
-		<-r.done
-	})
+	h.t.Cleanup(r.end)
 	return r
+}
+
+// end kills the script and all its children.
+func (r *running) end() {
+	syscall.Kill(-r.Process.Pid, syscall.SIGKILL)
+	<-r.done
 }
 
 // wait waits for the script's end and returns its exit code, -1 if a signal ended it.

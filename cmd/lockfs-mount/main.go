@@ -27,11 +27,14 @@
 //
 // What is different from a local file system:
 //
-//   - A directory cannot be locked: the kernel would grant it on each host alone. flock(1) is
-//     refused; other programs cannot be told from those that list it. Lock a file.
+//   - A directory cannot be locked: the kernel grants it on each host alone, and does not even say
+//     so. flock(1) is refused; other programs cannot be told from those that list it. Their locks
+//     are logged and counted while they show in /proc/locks, see the attribute
+//     user.lockfs.local_locks of the mount. Lock a file.
 //   - flock and fcntl exclude each other. One process may have both on one file.
 //   - A range of a file counts as the whole file. It is locked until the last range of its owner is
 //     unlocked.
+//   - F_GETLK tells the pid of a holder on this host, and 0 for one on another.
 //   - A host that cannot reach its cell for longer than the lease loses its locks, and others get
 //     them after the lock-delay. Every use of the files that it had open fails with ESTALE from then
 //     on; files that are opened anew are fine. So a program that holds a lock must take an error for
@@ -47,11 +50,30 @@
 // appears when the file is closed, at fsync, before the unlock, and a second after the last write
 // where the file stays locked. What is opened with O_TRUNC is set whole, appends are added to
 // whatever is there; who has read a version and writes into it gets ESTALE if others have written
-// since. A file holds at most 256 KiB. It shows size, owner and mode, but only the cell's
-// administrators decide who may do what: chmod and chown accept what is so already.
+// since. A file holds at most 256 KiB, unless the cell has another limit. It has no holes, and no
+// room is set aside by fallocate(2), which makes it longer.
 //
-// There are no links, fifos, sockets or devices, and no writable shared mappings. A directory
+// A program that reads exactly st_size bytes may get the first part of a longer, newer version;
+// read until the end is told.
+//
+// Chmod +t, or that bit in the mode of open(2) or mkdir(2), makes a file or a directory ephemeral:
+// it is deleted when this mount ends or its session is lost, and ls -l shows the t. Chmod -t makes
+// it permanent again. Whatever is made in an ephemeral directory is ephemeral.
+//
+// Owner and the other bits of the mode are shown, but only the cell's administrators decide who may
+// do what. Chmod and chown accept what is so already and fail with EPERM else. What the process that
+// made a file, or cut it to nothing, says of its mode and owner is accepted and not kept, as the
+// mode of open(2) is: cp -a, install, tar and rsync end well. (rsync -a to directories that are
+// there with other modes or owners does not; use --no-p --no-o --no-g.) Times are the cell's: touch
+// writes the same contents again, explicit times are accepted and not kept.
+//
+// There are no links, fifos, sockets or devices (EPERM), and no writable shared mappings. A directory
 // cannot be renamed; mv copies it. inotify tells of changes by this host alone.
+//
+// # Users
+//
+// The mount of root is for all users, of whom others than root read only. Another user mounts
+// through fusermount3, which must be installed, for himself alone.
 package main
 
 import (
