@@ -122,22 +122,22 @@ func (fs *fileSystem) stat(ctx context.Context, n node) (lockfs.Stat, error) {
 
 // fileOf returns the open file that a GETATTR is for, if any. The kernel names it where it looks
 // for the end itself; in an fstat(2) it does not, so there it is one that the calling process has
-// written to and not committed.
+// changed and not committed.
 func (fs *fileSystem) fileOf(in *gofuse.GetAttrIn) *file {
 	if in.Flags()&gofuse.FUSE_GETATTR_FH != 0 {
 		return fs.open.get(in.Fh())
 	}
-	return fs.writtenBy(in.NodeId, in.Pid)
+	return fs.changedBy(in.NodeId, in.Pid)
 }
 
-// writtenBy returns an open file of a node that the process of a thread has written to and not
-// committed, nil where there is none.
-func (fs *fileSystem) writtenBy(id uint64, thread uint32) *file {
+// changedBy returns an open file of a node that the process of a thread has cut or written to and
+// not committed, nil where there is none.
+func (fs *fileSystem) changedBy(id uint64, thread uint32) *file {
 	for _, f := range fs.open.of(id) {
 		f.mu.Lock()
-		writer, written := f.mu.thread, f.mu.written()
+		writer, changed := f.mu.thread, f.mu.owed()
 		f.mu.Unlock()
-		if written && sameProcess(writer, thread) {
+		if changed && sameProcess(writer, thread) {
 			return f
 		}
 	}
@@ -232,7 +232,7 @@ func (fs *fileSystem) setEphemeral(ctx context.Context, n node, st lockfs.Stat, 
 // this mount that have read the contents have not read older ones by that; and what a program is
 // still to commit moves the generation of itself.
 func (fs *fileSystem) touch(ctx context.Context, n node, st lockfs.Stat, thread uint32) (lockfs.Stat, error) {
-	if fs.writtenBy(n.id(), thread) != nil {
+	if fs.changedBy(n.id(), thread) != nil {
 		return st, nil
 	}
 	st, err := fs.edit(ctx, n)

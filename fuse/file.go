@@ -37,7 +37,7 @@ type file struct {
 		first, last clock.Instant // uncommitted writes
 		seenAt      clock.Instant // when the cell last said that the node is there
 		watched     bool          // commitWhenQuiet is under way
-		thread      uint32        // that wrote last
+		thread      uint32        // that opened it or wrote last
 	}
 }
 

@@ -13,12 +13,13 @@ import (
 
 // opened makes an open file. Its contents pass the kernel's cache by: the kernel would keep them
 // longer than a lease.
-func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, flags uint32, out *gofuse.OpenOut) {
+func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, flags, thread uint32, out *gofuse.OpenOut) {
 	f := &file{
 		fs: fs, tenancy: t, path: st.Path, instance: st.Instance,
 		synced: flags&syncFlags != 0, turn: make(chan struct{}, 1),
 	}
 	f.mu.contents.opened(st.Size, t.cell.client.Limits().FileBytes, cut)
+	f.mu.thread = thread
 	*out = gofuse.OpenOut{Fh: fs.open.add(f), OpenFlags: gofuse.FOPEN_DIRECT_IO}
 }
 
@@ -45,7 +46,7 @@ func (fs *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofus
 	})
 	if err == nil {
 		cut := in.Flags&syscall.O_TRUNC != 0
-		fs.opened(o.tenancy, o.Stat, cut, in.Flags, out)
+		fs.opened(o.tenancy, o.Stat, cut, in.Flags, in.Pid, out)
 		if cut {
 			fs.makers.add(n.id(), in.Pid)
 		}
@@ -70,7 +71,7 @@ func (fs *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name s
 		err = syscall.EISDIR
 	default:
 		fs.entry(at.cell, st, &out.EntryOut)
-		fs.opened(t, st, !created && in.Flags&syscall.O_TRUNC != 0, in.Flags, &out.OpenOut)
+		fs.opened(t, st, !created && in.Flags&syscall.O_TRUNC != 0, in.Flags, in.Pid, &out.OpenOut)
 	}
 	return fs.answer(r, "create", at.path, err)
 }

@@ -67,6 +67,12 @@ func execute(files map[string]int, c []string) (string, error) {
 		n, err := unix.Open(c[2], openFlags[c[3]]|unix.O_CLOEXEC, uint32(mode))
 		files[c[1]] = n
 		return "", err
+	case "make": // make PATH HOW: open and close
+		n, err := unix.Open(c[1], openFlags[c[2]]|unix.O_CLOEXEC, 0o644)
+		if err == nil {
+			err = unix.Close(n)
+		}
+		return "", err
 	case "close":
 		return "", unix.Close(fd())
 	case "write":
@@ -113,6 +119,21 @@ func execute(files map[string]int, c []string) (string, error) {
 		return "", unix.Fchown(fd(), int(arg(2)), int(arg(3)))
 	case "touch": // touch NAME: futimens(2) to now
 		return "", unix.Futimes(fd(), nil)
+	case "rmdir":
+		return "", unix.Rmdir(c[1])
+	case "unlink":
+		return "", unix.Unlink(c[1])
+	case "kind":
+		var st unix.Stat_t
+		err := unix.Lstat(c[1], &st)
+		return fmt.Sprintf("%o", st.Mode&unix.S_IFMT), err
+	case "ls":
+		entries, err := os.ReadDir(c[1])
+		var names []string
+		for _, entry := range entries {
+			names = append(names, entry.Name())
+		}
+		return strings.Join(names, " "), err
 	case "rename":
 		return "", unix.Rename(c[1], c[2])
 	case "fsync":
