@@ -301,6 +301,38 @@ func TestMountPoint(t *testing.T) {
 	}
 }
 
+// TestMountPointByALink mounts where links lead, relative ones too, and takes that away again.
+func TestMountPointByALink(t *testing.T) {
+	fusetest.Need(t)
+	c := newTestCell(t, lockfs.DefaultLease)
+	dir := t.TempDir()
+	for _, step := range []error{
+		os.Mkdir(filepath.Join(dir, "real"), 0o755),
+		os.Symlink("real", filepath.Join(dir, "link")),
+		os.Symlink(filepath.Join(dir, "link"), filepath.Join(dir, "ls")),
+	} {
+		if step != nil {
+			t.Fatal(step)
+		}
+	}
+	s, err := Mount(Config{MountPoint: filepath.Join(dir, "ls"), Cells: []Cell{{"ny1", c.client("a", 0)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mounted, err := lockfsAt(filepath.Join(dir, "real")); !mounted {
+		t.Errorf("not mounted where the links lead: %v", err)
+	}
+	if _, err := Mount(Config{MountPoint: filepath.Join(dir, "link"), Cells: []Cell{{"ny1", c.client("b", 0)}}}); err == nil {
+		t.Error("mounted over it by another link")
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if mounted, err := lockfsAt(filepath.Join(dir, "real")); mounted {
+		t.Errorf("still mounted: %v", err)
+	}
+}
+
 // TestL074DeadMount kills a mount's daemon, a child process of the test, and mounts over what it left.
 func TestL074DeadMount(t *testing.T) {
 	fusetest.Need(t)

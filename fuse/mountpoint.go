@@ -23,6 +23,7 @@ import (
 const (
 	lookTime    = 2 * time.Second // for the old mount to show that it lives
 	deadMounts  = 16              // that can lie on each other
+	linksMax    = 40              // as many as the kernel follows
 	unmountTick = 50 * time.Millisecond
 )
 
@@ -71,34 +72,47 @@ func statWithin(path string, d time.Duration, clock clock.Clock) error {
 	}
 }
 
-// lockfsAt reports whether a lockfs is mounted at the mount point, topmost.
+// lockfsAt reports whether a lockfs is mounted at the mount point, which is absolute, topmost.
 func lockfsAt(mountPoint string) (bool, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return false, fmt.Errorf("mounts: %w", err)
 	}
-	typ, _ := topmost(string(mounts), absolute(mountPoint))
+	typ, _ := topmost(string(mounts), mountPoint)
 	return typ == "fuse.lockfs", nil
 }
 
-// deviceAt returns the device number, major:minor, of what is mounted at the mount point, topmost.
+// deviceAt returns the device number, major:minor, of what is mounted at the mount point, which is
+// absolute, topmost.
 func deviceAt(mountPoint string) (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return "", fmt.Errorf("mounts: %w", err)
 	}
-	_, device := topmost(string(mounts), absolute(mountPoint))
+	_, device := topmost(string(mounts), mountPoint)
 	return device, nil
 }
 
-// absolute follows the links above the mount point, but does not look at it itself.
+// absolute is the path of the mount point without links, as /proc shows it. What is mounted there
+// is not asked.
 func absolute(mountPoint string) string {
 	path, err := filepath.Abs(mountPoint)
 	if err != nil {
 		return mountPoint
 	}
-	if parent, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-		return filepath.Join(parent, filepath.Base(path))
+	for range linksMax {
+		parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return path
+		}
+		path = filepath.Join(parent, filepath.Base(path))
+		target, err := os.Readlink(path) // which the kernel answers
+		if err != nil {
+			return path
+		}
+		if path = target; !filepath.IsAbs(target) {
+			path = filepath.Join(parent, target)
+		}
 	}
 	return path
 }

@@ -94,6 +94,7 @@ func Mount(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.MountPoint = absolute(cfg.MountPoint)
 	if err := clearMountPoint(cfg.MountPoint, cfg.Clock); err != nil {
 		return nil, err
 	}
