@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -23,7 +24,8 @@ import (
 
 // TestReaders reads files in tight loops while programs write them, in all the ways in which
 // programs write. A reader sees one version each time, whole, and none that was overwritten by a
-// write that had returned, or whose successor anybody had read, before the reader asked.
+// write that had returned, or whose successor anybody had read, before the reader asked. So it is
+// with several writers on both hosts, and while masters are killed.
 func TestReaders(t *testing.T) {
 	h := twoHosts(t, proccell.Config{})
 	ways := writingWays(t)
@@ -33,12 +35,43 @@ func TestReaders(t *testing.T) {
 		groups[name] = []writing{{way, h.a}}
 	}
 	groups["contended"] = []writing{{ways["redirect"], h.a}, {ways["cp"], h.b}, {ways["mv"], h.a}, {ways["as Python"], h.b}}
+	groups["failing masters"] = []writing{{ways["redirect"], h.a}, {ways["tee"], h.b}, {ways["mv"], h.a}}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		t.Run(name, func(t *testing.T) {
 			h := &hosts{T: t, cell: h.cell, a: h.a, b: h.b}
+			if name == "failing masters" {
+				defer h.killMasters()()
+			}
 			h.readWhileWritten(strings.ReplaceAll(name, " ", "-"), groups[name], reads/len(groups)+1)
 		})
 	}
+}
+
+// killMasters kills a master after the other, about one a second, until it is told to end it.
+func (h *hosts) killMasters() (finish func()) {
+	ctx, cancel := context.WithCancel(h.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			master, err := h.cell.Master(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				err = errors.Join(master.Process().Kill(), master.Start(within(h.T, time.Minute)))
+			}
+			if err != nil {
+				h.Error(err)
+				return
+			}
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
 }
 
 type writing struct {
