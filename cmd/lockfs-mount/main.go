@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	cmd := &cobra.Command{
 		Use:   "lockfs-mount --cell NAME=HOST:PORT,… [flags] MOUNTPOINT",
 		Short: "Lockfs-mount shows cells of lockfs as a folder.",
-		Args:  cobra.ExactArgs(1),
+		Args:  oneMountPoint,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.mountPoint = args[0]
 			return serve(cmd.Context(), &o, slog.New(slog.NewTextHandler(stderr, nil)))
@@ -117,4 +117,15 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	flags.BoolVar(&o.allowOther, "allow-other", os.Geteuid() == 0, "other users may read; default for root")
 	o.security.AddFlags(flags)
 	return command.Run(ctx, cmd, args)
+}
+
+// oneMountPoint says in words what is wrong with the arguments.
+func oneMountPoint(cmd *cobra.Command, args []string) error {
+	switch len(args) {
+	case 0:
+		return command.Usage("the folder to mount at is missing; see %s --help", cmd.Name())
+	case 1:
+		return nil
+	}
+	return command.Usage("it mounts at one folder, and there are %d arguments; see %s --help", len(args), cmd.Name())
 }

@@ -28,7 +28,8 @@ func TestBadArguments(t *testing.T) {
 	}{
 		{"--insecure " + dir, command.ExitUsage, "--cell is required"},
 		{cell + dir, command.ExitUsage, "--insecure, or --cert, --key and --ca, is required"},
-		{cell + "--insecure", command.ExitUsage, "accepts 1 arg(s), received 0"},
+		{cell + "--insecure", command.ExitUsage, "the folder to mount at is missing"},
+		{cell + "--insecure /ls /ls", command.ExitUsage, "it mounts at one folder, and there are 2 arguments"},
 		{"--cell NY1=127.0.0.1:7420 --insecure " + dir, command.ExitUsage, "bad name"},
 		{"--cell ny1 --insecure " + dir, command.ExitUsage, "not NAME=HOST:PORT"},
 		{"--cell ny1=127.0.0.1 --insecure " + dir, command.ExitUsage, "not host:port"},
