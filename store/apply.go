@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -21,9 +22,10 @@ type Outcome struct {
 // several proposals; it never goes back. A command that cannot be done says so in its result and
 // leaves nothing behind, whatever becomes of those before and after it.
 //
-// An error means that this replica must stop, for it would differ from others if it went on: the
-// proposal has a command that this version does not know, or the log goes backwards. The state is
-// then as it was.
+// An error means that this replica must stop, for it would differ from others if it went on, or does
+// already: the proposal has a command that this version does not know, or raises the cell to a level
+// that it does not know; a majority has other records (ErrDiffers); or the log goes backwards. The
+// state is then as it was.
 func (s *State) Apply(index uint64, p *storepb.Proposal) (Outcome, error) {
 	if index < s.applied {
 		return Outcome{}, fmt.Errorf("apply entry %d: entry %d is applied already", index, s.applied)
@@ -31,10 +33,14 @@ func (s *State) Apply(index uint64, p *storepb.Proposal) (Outcome, error) {
 	if err := checkKnown(p.ProtoReflect()); err != nil {
 		return Outcome{}, fmt.Errorf("apply entry %d: %w", index, err)
 	}
-	s.applied = index
 	if s.refuses(p) {
+		s.applied = index
 		return Outcome{Refused: true}, nil
 	}
+	if err := cmp.Or(s.checkRaises(p), s.checkHashes(p)); err != nil {
+		return Outcome{}, fmt.Errorf("apply entry %d: %w", index, err)
+	}
+	s.applied = index
 	s.cell.time = max(s.cell.time, p.Time)
 	s.effects = Effects{}
 	results := make([]*storepb.Result, len(p.Commands))
@@ -57,6 +63,9 @@ func (s *State) refuses(p *storepb.Proposal) bool {
 }
 
 func (s *State) command(p *storepb.Proposal, place int, c *storepb.Command) *storepb.Result {
+	if err := s.checkLevel(c); err != nil {
+		return failure(c.GetMutation().GetNumber(), err) // which stays open: it may be tried again
+	}
 	if m := c.GetMutation(); m != nil {
 		return s.mutate(m)
 	}
@@ -82,6 +91,10 @@ func (s *State) masterCommand(p *storepb.Proposal, place int, c *storepb.Command
 		return s.clearDelay(c.ClearDelay)
 	case *storepb.Command_DeleteOrphan:
 		return s.deleteOrphan(c.DeleteOrphan)
+	case *storepb.Command_RaiseLevel:
+		return s.raiseLevel(c.RaiseLevel.Level)
+	case *storepb.Command_CheckHash:
+		return s.noteHash(), nil
 	}
 	panic("store: a command that checkKnown let pass")
 }

@@ -46,9 +46,14 @@ func (s *State) Checkpoint(position []byte) *Checkpoint {
 	for id := range s.dirty {
 		c.changes = append(c.changes, s.changeOf(id))
 	}
+	s.settle()
+	return c
+}
+
+// settle notes that the file has, or is about to have, all of the state.
+func (s *State) settle() {
 	s.dirty = map[recordID]struct{}{}
 	s.base = s.version()
-	return c
 }
 
 func (s *State) changeOf(id recordID) change {

@@ -40,8 +40,9 @@ const (
 // A DB keeps the checkpoints of one state in a bbolt file. Save and Snapshot may run at the same
 // time.
 type DB struct {
-	path string
-	bolt *bbolt.DB
+	path  string
+	bolt  *bbolt.DB
+	knows knowledge
 }
 
 // OpenDB opens the file, or makes it. It fails if another process has it open, if it is not a
@@ -51,7 +52,7 @@ func OpenDB(path string) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
-	return &DB{path, bolt}, nil
+	return &DB{path, bolt, ours}, nil
 }
 
 func openChecked(path string) (*bbolt.DB, error) {
@@ -141,7 +142,7 @@ func (db *DB) Load(cell string) (*State, []byte, error) {
 	var state *State
 	var position []byte
 	err := db.bolt.View(func(tx *bbolt.Tx) (err error) {
-		state, position, err = load(tx, cell)
+		state, position, err = load(tx, cell, db.knows)
 		return err
 	})
 	if err != nil {
@@ -150,18 +151,20 @@ func (db *DB) Load(cell string) (*State, []byte, error) {
 	return state, position, nil
 }
 
-func load(tx *bbolt.Tx, cell string) (*State, []byte, error) {
+func load(tx *bbolt.Tx, cell string, knows knowledge) (*State, []byte, error) {
 	meta, err := readMeta(tx)
 	if err != nil {
 		return nil, nil, err
 	}
 	if meta == nil {
-		return New(cell), nil, nil
+		state := New(cell)
+		state.knows = knows
+		return state, nil, nil
 	}
 	if err := checkMeta(meta, cell); err != nil {
 		return nil, nil, err
 	}
-	l := newLoader(cell)
+	l := newLoader(cell, knows)
 	err = tx.Bucket(recordsBucket).ForEach(func(k, v []byte) error {
 		b, err := unseal(k, v)
 		if err != nil {
@@ -266,7 +269,7 @@ func writeMeta(tx *bbolt.Tx, meta *storepb.Meta) error {
 // Restore puts a snapshot in place of all that the file holds, in one transaction, once the whole
 // of it has been read and checked. It returns what ReadSnapshot would.
 func (db *DB) Restore(r io.Reader, cell string) (*State, []byte, error) {
-	state, meta, err := readSnapshot(r, cell)
+	state, meta, err := readSnapshot(r, cell, db.knows)
 	if err == nil {
 		err = db.bolt.Update(func(tx *bbolt.Tx) error { return replace(tx, state, meta) })
 	}
@@ -274,6 +277,17 @@ func (db *DB) Restore(r io.Reader, cell string) (*State, []byte, error) {
 		return nil, nil, fmt.Errorf("restore a snapshot to store %s: %w", db.path, err)
 	}
 	return state, meta.Position, nil
+}
+
+// Replace puts the state, which Rebirth made, in place of all that the file holds, in one
+// transaction, with position for the log. The state's next checkpoint continues from there.
+func (db *DB) Replace(state *State, position []byte) error {
+	meta := state.meta(position)
+	if err := db.bolt.Update(func(tx *bbolt.Tx) error { return replace(tx, state, meta) }); err != nil {
+		return fmt.Errorf("replace all of store %s: %w", db.path, err)
+	}
+	state.settle()
+	return nil
 }
 
 func replace(tx *bbolt.Tx, state *State, meta *storepb.Meta) error {

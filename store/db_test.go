@@ -351,7 +351,7 @@ func TestMisplacedValues(t *testing.T) {
 			if err := do(tx.Bucket(recordsBucket), tx.Bucket(metaBucket)); err != nil {
 				return err
 			}
-			if _, _, err := load(tx, testCell); !errors.Is(err, ErrCorrupt) {
+			if _, _, err := load(tx, testCell, ours); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("%s: %v", name, err)
 			}
 			return undo

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"iter"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -33,13 +34,25 @@ func checkKnown(m protoreflect.Message) error {
 }
 
 func checkField(field protoreflect.FieldDescriptor, value protoreflect.Value) error {
-	if !field.IsList() {
-		return checkKnown(value.Message())
-	}
-	for list, i := value.List(), 0; i < list.Len(); i++ {
-		if err := checkKnown(list.Get(i).Message()); err != nil {
+	for m := range messagesIn(field, value) {
+		if err := checkKnown(m); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// messagesIn yields the messages that a field of messages holds: one, or those of a list.
+func messagesIn(field protoreflect.FieldDescriptor, value protoreflect.Value) iter.Seq[protoreflect.Message] {
+	return func(yield func(protoreflect.Message) bool) {
+		if !field.IsList() {
+			yield(value.Message())
+			return
+		}
+		for list, i := value.List(), 0; i < list.Len(); i++ {
+			if !yield(list.Get(i).Message()) {
+				return
+			}
+		}
+	}
 }

@@ -30,8 +30,9 @@ type loader struct {
 	acls  map[lockfs.ACLNames]*lockfs.ACLNames
 }
 
-func newLoader(cell string) *loader {
+func newLoader(cell string, knows knowledge) *loader {
 	l := &loader{state: New(cell), acls: map[lockfs.ACLNames]*lockfs.ACLNames{}}
+	l.state.knows = knows
 	l.state.dirty = nil
 	return l
 }
@@ -41,6 +42,10 @@ func (l *loader) add(b []byte) (key string, err error) {
 	var r storepb.Record
 	if err := proto.Unmarshal(b, &r); err != nil {
 		return "", corrupt("record %d: %v", l.count+1, err)
+	}
+	// The cell comes first, and its level says more than what is new in a record.
+	if err := l.state.knows.check(r.GetCell().GetLevel()); err != nil {
+		return "", err
 	}
 	if err := checkKnown(r.ProtoReflect()); err != nil {
 		return "", fmt.Errorf("record %d: %w", l.count+1, err)
@@ -204,17 +209,16 @@ func (l *loader) finish(meta *storepb.Meta) (*State, error) {
 		}
 	}
 	s.applied = meta.Applied
-	s.dirty = map[recordID]struct{}{}
-	s.base = s.version()
+	s.settle()
 	return s, nil
 }
 
-// checkMeta refuses the records of another cell.
+// checkMeta refuses the records of another cell; "" is any.
 func checkMeta(meta *storepb.Meta, cell string) error {
 	if err := checkKnown(meta.ProtoReflect()); err != nil {
 		return err
 	}
-	if meta.Cell != cell {
+	if cell != "" && meta.Cell != cell {
 		return fmt.Errorf("it is of the cell %q, not of %q", meta.Cell, cell)
 	}
 	return nil

@@ -22,7 +22,7 @@ func fullRecords() []recorder {
 	ses := &session{id: 9, identity: "ann", host: "h1", created: 5, caches: true, done: []span{{1, 4}, {6, 6}},
 		results: []saved{h.result(&storepb.Result{Number: 4, Kind: 3, Detail: "x"})}}
 	return []recorder{
-		&cell{name: testCell, clusterID: 1, epoch: 2, leaseMS: 3, graceMS: 4, level: 5,
+		&cell{name: testCell, clusterID: 1, epoch: 2, leaseMS: 3, graceMS: 4, level: 1,
 			limits: lockfs.Limits{FileBytes: 1, Nodes: 2, Bytes: 3, Children: 4}, lastInstance: 6, lastSession: 7,
 			contentFloor: 8, lockFloor: 9, aclFloor: 10, nodes: 2, bytes: 8, time: 11},
 		&delay{path: "/ls/ny1/f", marks: []mark{{lockfs.Shared, 5, 6}}},
@@ -34,7 +34,7 @@ func fullRecords() []recorder {
 // restart, and only there.
 func TestNoFieldIsForgotten(t *testing.T) {
 	set := map[protoreflect.FullName]bool{}
-	l := newLoader(testCell)
+	l := newLoader(testCell, ours)
 	for _, r := range fullRecords() {
 		m := r.record()
 		each(m.ProtoReflect(), func(m protoreflect.Message) {

@@ -45,14 +45,15 @@ func (s *State) WriteSnapshot(w io.Writer, position []byte) error {
 // ReadSnapshot reads what WriteSnapshot or Snapshot.WriteTo wrote, up to the end of the stream, and
 // returns the state and the position. Damage of a single bit is found, and is an ErrCorrupt.
 func ReadSnapshot(r io.Reader, cell string) (*State, []byte, error) {
-	state, meta, err := readSnapshot(r, cell)
+	state, meta, err := readSnapshot(r, cell, ours)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read snapshot of the cell %s: %w", cell, err)
 	}
 	return state, meta.Position, nil
 }
 
-func readSnapshot(r io.Reader, cell string) (*State, *storepb.Meta, error) {
+// readSnapshot reads a snapshot of the cell, or of any where that is "".
+func readSnapshot(r io.Reader, cell string, knows knowledge) (*State, *storepb.Meta, error) {
 	in := &frameReader{r: bufio.NewReader(r)}
 	meta, err := in.head()
 	if err != nil {
@@ -61,7 +62,7 @@ func readSnapshot(r io.Reader, cell string) (*State, *storepb.Meta, error) {
 	if err := checkMeta(meta, cell); err != nil {
 		return nil, nil, err
 	}
-	l := newLoader(cell)
+	l := newLoader(meta.Cell, knows)
 	for {
 		tag, payload, err := in.frame()
 		switch {

@@ -217,7 +217,7 @@ func TestLoaderTrustsNothing(t *testing.T) {
 	if _, err := loadAll(good); err != nil {
 		t.Errorf("without a fault: %v", err)
 	}
-	l := newLoader(testCell)
+	l := newLoader(testCell, ours)
 	for _, r := range good {
 		if _, err := l.add(marshal(nil, r)); err != nil {
 			t.Fatal(err)
@@ -241,7 +241,7 @@ func nodeRecord(n *storepb.Node) *storepb.Record {
 }
 
 func loadAll(records []*storepb.Record) (*State, error) {
-	l := newLoader(testCell)
+	l := newLoader(testCell, ours)
 	for _, r := range records {
 		if _, err := l.add(marshal(nil, r)); err != nil {
 			return nil, err

@@ -15,6 +15,10 @@ type State struct {
 	sessions map[uint64]*session
 	applied  uint64
 
+	// What the replica knows and the cell does not.
+	knows knowledge
+	notes []HashNote // at most hashNotesMax, oldest first
+
 	// What follows can be told from the records. swapNode, swapDelay and swapSession alone
 	// change the records, and keep these in step.
 	children  map[lockfs.Path]pathSet        // of each directory that has any
@@ -35,6 +39,7 @@ type State struct {
 // it. The name is one that lockfs.CellRoot accepts.
 func New(name string) *State {
 	return &State{
+		knows:     ours,
 		cell:      cell{name: name},
 		nodes:     map[lockfs.Path]*node{},
 		delays:    map[lockfs.Path]*delay{},

@@ -1068,6 +1068,8 @@ type Command struct {
 	//	*Command_Mutation
 	//	*Command_ClearDelay
 	//	*Command_DeleteOrphan
+	//	*Command_RaiseLevel
+	//	*Command_CheckHash
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1164,6 +1166,24 @@ func (x *Command) GetDeleteOrphan() *DeleteOrphan {
 	return nil
 }
 
+func (x *Command) GetRaiseLevel() *RaiseLevel {
+	if x != nil {
+		if x, ok := x.Command.(*Command_RaiseLevel); ok {
+			return x.RaiseLevel
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetCheckHash() *CheckHash {
+	if x != nil {
+		if x, ok := x.Command.(*Command_CheckHash); ok {
+			return x.CheckHash
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -1192,6 +1212,14 @@ type Command_DeleteOrphan struct {
 	DeleteOrphan *DeleteOrphan `protobuf:"bytes,6,opt,name=delete_orphan,json=deleteOrphan,proto3,oneof"`
 }
 
+type Command_RaiseLevel struct {
+	RaiseLevel *RaiseLevel `protobuf:"bytes,7,opt,name=raise_level,json=raiseLevel,proto3,oneof"`
+}
+
+type Command_CheckHash struct {
+	CheckHash *CheckHash `protobuf:"bytes,8,opt,name=check_hash,json=checkHash,proto3,oneof"`
+}
+
 func (*Command_TakeOffice) isCommand_Command() {}
 
 func (*Command_CreateSession) isCommand_Command() {}
@@ -1203,6 +1231,10 @@ func (*Command_Mutation) isCommand_Command() {}
 func (*Command_ClearDelay) isCommand_Command() {}
 
 func (*Command_DeleteOrphan) isCommand_Command() {}
+
+func (*Command_RaiseLevel) isCommand_Command() {}
+
+func (*Command_CheckHash) isCommand_Command() {}
 
 // TakeOffice is the first command of a new master. It sets the epoch to the proposal's, which must
 // be above the cell's. The seed counts only in a cell that has none yet.
@@ -1530,6 +1562,107 @@ func (x *DeleteOrphan) GetInstance() uint64 {
 	return 0
 }
 
+// RaiseLevel raises the cell's level of commands and rules by one, to level, which all members have
+// to know: a replica that does not stops here.
+type RaiseLevel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         uint32                 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseLevel) Reset() {
+	*x = RaiseLevel{}
+	mi := &file_store_storepb_store_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseLevel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseLevel) ProtoMessage() {}
+
+func (x *RaiseLevel) ProtoReflect() protoreflect.Message {
+	mi := &file_store_storepb_store_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseLevel.ProtoReflect.Descriptor instead.
+func (*RaiseLevel) Descriptor() ([]byte, []int) {
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RaiseLevel) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+// CheckHash has every replica note the running hash that it has before this command, under the index
+// of the entry. It changes no record. Where index is set, a majority noted hash there: a replica that
+// noted another stops here, and one that noted none (it was restarted since) goes on.
+type CheckHash struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Hash          uint64                 `protobuf:"fixed64,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckHash) Reset() {
+	*x = CheckHash{}
+	mi := &file_store_storepb_store_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckHash) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckHash) ProtoMessage() {}
+
+func (x *CheckHash) ProtoReflect() protoreflect.Message {
+	mi := &file_store_storepb_store_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckHash.ProtoReflect.Descriptor instead.
+func (*CheckHash) Descriptor() ([]byte, []int) {
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CheckHash) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *CheckHash) GetHash() uint64 {
+	if x != nil {
+		return x.Hash
+	}
+	return 0
+}
+
 // Mutation is a numbered change asked for by a client. A number that is done or given up is never
 // applied again.
 type Mutation struct {
@@ -1560,7 +1693,7 @@ type Mutation struct {
 
 func (x *Mutation) Reset() {
 	*x = Mutation{}
-	mi := &file_store_storepb_store_proto_msgTypes[19]
+	mi := &file_store_storepb_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1705,7 @@ func (x *Mutation) String() string {
 func (*Mutation) ProtoMessage() {}
 
 func (x *Mutation) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[19]
+	mi := &file_store_storepb_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1718,7 @@ func (x *Mutation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mutation.ProtoReflect.Descriptor instead.
 func (*Mutation) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{19}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Mutation) GetSession() uint64 {
@@ -1819,7 +1952,7 @@ type Guard struct {
 
 func (x *Guard) Reset() {
 	*x = Guard{}
-	mi := &file_store_storepb_store_proto_msgTypes[20]
+	mi := &file_store_storepb_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1831,7 +1964,7 @@ func (x *Guard) String() string {
 func (*Guard) ProtoMessage() {}
 
 func (x *Guard) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[20]
+	mi := &file_store_storepb_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +1977,7 @@ func (x *Guard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Guard.ProtoReflect.Descriptor instead.
 func (*Guard) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{20}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Guard) GetPath() string {
@@ -1882,7 +2015,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_store_storepb_store_proto_msgTypes[21]
+	mi := &file_store_storepb_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +2027,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[21]
+	mi := &file_store_storepb_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +2040,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{21}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Create) GetPath() string {
@@ -1963,7 +2096,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_store_storepb_store_proto_msgTypes[22]
+	mi := &file_store_storepb_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2108,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[22]
+	mi := &file_store_storepb_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2121,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{22}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Delete) GetPath() string {
@@ -2026,7 +2159,7 @@ type Edit struct {
 
 func (x *Edit) Reset() {
 	*x = Edit{}
-	mi := &file_store_storepb_store_proto_msgTypes[23]
+	mi := &file_store_storepb_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2171,7 @@ func (x *Edit) String() string {
 func (*Edit) ProtoMessage() {}
 
 func (x *Edit) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[23]
+	mi := &file_store_storepb_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2184,7 @@ func (x *Edit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edit.ProtoReflect.Descriptor instead.
 func (*Edit) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{23}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Edit) GetPath() string {
@@ -2097,7 +2230,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_store_storepb_store_proto_msgTypes[24]
+	mi := &file_store_storepb_store_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2242,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[24]
+	mi := &file_store_storepb_store_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2255,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{24}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Change) GetChange() isChange_Change {
@@ -2206,7 +2339,7 @@ type WriteAt struct {
 
 func (x *WriteAt) Reset() {
 	*x = WriteAt{}
-	mi := &file_store_storepb_store_proto_msgTypes[25]
+	mi := &file_store_storepb_store_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2351,7 @@ func (x *WriteAt) String() string {
 func (*WriteAt) ProtoMessage() {}
 
 func (x *WriteAt) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[25]
+	mi := &file_store_storepb_store_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2364,7 @@ func (x *WriteAt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteAt.ProtoReflect.Descriptor instead.
 func (*WriteAt) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{25}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WriteAt) GetOffset() int64 {
@@ -2260,7 +2393,7 @@ type SetACL struct {
 
 func (x *SetACL) Reset() {
 	*x = SetACL{}
-	mi := &file_store_storepb_store_proto_msgTypes[26]
+	mi := &file_store_storepb_store_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2405,7 @@ func (x *SetACL) String() string {
 func (*SetACL) ProtoMessage() {}
 
 func (x *SetACL) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[26]
+	mi := &file_store_storepb_store_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2418,7 @@ func (x *SetACL) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetACL.ProtoReflect.Descriptor instead.
 func (*SetACL) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{26}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetACL) GetPath() string {
@@ -2322,7 +2455,7 @@ type SetPermanence struct {
 
 func (x *SetPermanence) Reset() {
 	*x = SetPermanence{}
-	mi := &file_store_storepb_store_proto_msgTypes[27]
+	mi := &file_store_storepb_store_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2467,7 @@ func (x *SetPermanence) String() string {
 func (*SetPermanence) ProtoMessage() {}
 
 func (x *SetPermanence) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[27]
+	mi := &file_store_storepb_store_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2480,7 @@ func (x *SetPermanence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPermanence.ProtoReflect.Descriptor instead.
 func (*SetPermanence) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{27}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetPermanence) GetPath() string {
@@ -2386,7 +2519,7 @@ type Rename struct {
 
 func (x *Rename) Reset() {
 	*x = Rename{}
-	mi := &file_store_storepb_store_proto_msgTypes[28]
+	mi := &file_store_storepb_store_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2531,7 @@ func (x *Rename) String() string {
 func (*Rename) ProtoMessage() {}
 
 func (x *Rename) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[28]
+	mi := &file_store_storepb_store_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2544,7 @@ func (x *Rename) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rename.ProtoReflect.Descriptor instead.
 func (*Rename) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{28}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Rename) GetFrom() string {
@@ -2466,7 +2599,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_store_storepb_store_proto_msgTypes[29]
+	mi := &file_store_storepb_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2611,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[29]
+	mi := &file_store_storepb_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2624,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{29}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Acquire) GetPath() string {
@@ -2554,7 +2687,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_store_storepb_store_proto_msgTypes[30]
+	mi := &file_store_storepb_store_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2566,7 +2699,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[30]
+	mi := &file_store_storepb_store_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2579,7 +2712,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{30}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Release) GetPath() string {
@@ -2615,7 +2748,7 @@ type CloseOwner struct {
 
 func (x *CloseOwner) Reset() {
 	*x = CloseOwner{}
-	mi := &file_store_storepb_store_proto_msgTypes[31]
+	mi := &file_store_storepb_store_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2760,7 @@ func (x *CloseOwner) String() string {
 func (*CloseOwner) ProtoMessage() {}
 
 func (x *CloseOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[31]
+	mi := &file_store_storepb_store_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2773,7 @@ func (x *CloseOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseOwner.ProtoReflect.Descriptor instead.
 func (*CloseOwner) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{31}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CloseOwner) GetOwner() uint64 {
@@ -2667,7 +2800,7 @@ type GiveUp struct {
 
 func (x *GiveUp) Reset() {
 	*x = GiveUp{}
-	mi := &file_store_storepb_store_proto_msgTypes[32]
+	mi := &file_store_storepb_store_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2812,7 @@ func (x *GiveUp) String() string {
 func (*GiveUp) ProtoMessage() {}
 
 func (x *GiveUp) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[32]
+	mi := &file_store_storepb_store_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2825,7 @@ func (x *GiveUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GiveUp.ProtoReflect.Descriptor instead.
 func (*GiveUp) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{32}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GiveUp) GetNumber() uint64 {
@@ -2713,7 +2846,7 @@ type CloseSession struct {
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_store_storepb_store_proto_msgTypes[33]
+	mi := &file_store_storepb_store_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2858,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[33]
+	mi := &file_store_storepb_store_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2871,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{33}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CloseSession) GetExpiredOwners() []uint64 {
@@ -2760,7 +2893,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_store_storepb_store_proto_msgTypes[34]
+	mi := &file_store_storepb_store_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2905,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[34]
+	mi := &file_store_storepb_store_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2918,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{34}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Batch) GetConditions() []*Condition {
@@ -2815,7 +2948,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_store_storepb_store_proto_msgTypes[35]
+	mi := &file_store_storepb_store_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2827,7 +2960,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[35]
+	mi := &file_store_storepb_store_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2840,7 +2973,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{35}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Condition) GetPath() string {
@@ -2889,7 +3022,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_store_storepb_store_proto_msgTypes[36]
+	mi := &file_store_storepb_store_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2901,7 +3034,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[36]
+	mi := &file_store_storepb_store_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2914,7 +3047,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{36}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Result) GetNumber() uint64 {
@@ -3007,7 +3140,7 @@ type Stat struct {
 
 func (x *Stat) Reset() {
 	*x = Stat{}
-	mi := &file_store_storepb_store_proto_msgTypes[37]
+	mi := &file_store_storepb_store_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3152,7 @@ func (x *Stat) String() string {
 func (*Stat) ProtoMessage() {}
 
 func (x *Stat) ProtoReflect() protoreflect.Message {
-	mi := &file_store_storepb_store_proto_msgTypes[37]
+	mi := &file_store_storepb_store_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3165,7 @@ func (x *Stat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stat.ProtoReflect.Descriptor instead.
 func (*Stat) Descriptor() ([]byte, []int) {
-	return file_store_storepb_store_proto_rawDescGZIP(), []int{37}
+	return file_store_storepb_store_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Stat) GetPath() string {
@@ -3204,7 +3337,7 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
 	"\x04time\x18\x03 \x01(\x03R\x04time\x121\n" +
-	"\bcommands\x18\x04 \x03(\v2\x15.lockfs.store.CommandR\bcommands\"\x93\x03\n" +
+	"\bcommands\x18\x04 \x03(\v2\x15.lockfs.store.CommandR\bcommands\"\x8a\x04\n" +
 	"\aCommand\x12;\n" +
 	"\vtake_office\x18\x01 \x01(\v2\x18.lockfs.store.TakeOfficeH\x00R\n" +
 	"takeOffice\x12D\n" +
@@ -3213,7 +3346,11 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\bmutation\x18\x04 \x01(\v2\x16.lockfs.store.MutationH\x00R\bmutation\x12;\n" +
 	"\vclear_delay\x18\x05 \x01(\v2\x18.lockfs.store.ClearDelayH\x00R\n" +
 	"clearDelay\x12A\n" +
-	"\rdelete_orphan\x18\x06 \x01(\v2\x1a.lockfs.store.DeleteOrphanH\x00R\fdeleteOrphanB\t\n" +
+	"\rdelete_orphan\x18\x06 \x01(\v2\x1a.lockfs.store.DeleteOrphanH\x00R\fdeleteOrphan\x12;\n" +
+	"\vraise_level\x18\a \x01(\v2\x18.lockfs.store.RaiseLevelH\x00R\n" +
+	"raiseLevel\x128\n" +
+	"\n" +
+	"check_hash\x18\b \x01(\v2\x17.lockfs.store.CheckHashH\x00R\tcheckHashB\t\n" +
 	"\acommand\"4\n" +
 	"\n" +
 	"TakeOffice\x12&\n" +
@@ -3236,7 +3373,13 @@ const file_store_storepb_store_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\">\n" +
 	"\fDeleteOrphan\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1a\n" +
-	"\binstance\x18\x02 \x01(\x04R\binstance\"\x95\x06\n" +
+	"\binstance\x18\x02 \x01(\x04R\binstance\"\"\n" +
+	"\n" +
+	"RaiseLevel\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\"5\n" +
+	"\tCheckHash\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\x06R\x04hash\"\x95\x06\n" +
 	"\bMutation\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x121\n" +
@@ -3372,7 +3515,7 @@ func file_store_storepb_store_proto_rawDescGZIP() []byte {
 	return file_store_storepb_store_proto_rawDescData
 }
 
-var file_store_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_store_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_store_storepb_store_proto_goTypes = []any{
 	(*ACLNames)(nil),      // 0: lockfs.store.ACLNames
 	(*Node)(nil),          // 1: lockfs.store.Node
@@ -3393,32 +3536,34 @@ var file_store_storepb_store_proto_goTypes = []any{
 	(*ExpireSession)(nil), // 16: lockfs.store.ExpireSession
 	(*ClearDelay)(nil),    // 17: lockfs.store.ClearDelay
 	(*DeleteOrphan)(nil),  // 18: lockfs.store.DeleteOrphan
-	(*Mutation)(nil),      // 19: lockfs.store.Mutation
-	(*Guard)(nil),         // 20: lockfs.store.Guard
-	(*Create)(nil),        // 21: lockfs.store.Create
-	(*Delete)(nil),        // 22: lockfs.store.Delete
-	(*Edit)(nil),          // 23: lockfs.store.Edit
-	(*Change)(nil),        // 24: lockfs.store.Change
-	(*WriteAt)(nil),       // 25: lockfs.store.WriteAt
-	(*SetACL)(nil),        // 26: lockfs.store.SetACL
-	(*SetPermanence)(nil), // 27: lockfs.store.SetPermanence
-	(*Rename)(nil),        // 28: lockfs.store.Rename
-	(*Acquire)(nil),       // 29: lockfs.store.Acquire
-	(*Release)(nil),       // 30: lockfs.store.Release
-	(*CloseOwner)(nil),    // 31: lockfs.store.CloseOwner
-	(*GiveUp)(nil),        // 32: lockfs.store.GiveUp
-	(*CloseSession)(nil),  // 33: lockfs.store.CloseSession
-	(*Batch)(nil),         // 34: lockfs.store.Batch
-	(*Condition)(nil),     // 35: lockfs.store.Condition
-	(*Result)(nil),        // 36: lockfs.store.Result
-	(*Stat)(nil),          // 37: lockfs.store.Stat
+	(*RaiseLevel)(nil),    // 19: lockfs.store.RaiseLevel
+	(*CheckHash)(nil),     // 20: lockfs.store.CheckHash
+	(*Mutation)(nil),      // 21: lockfs.store.Mutation
+	(*Guard)(nil),         // 22: lockfs.store.Guard
+	(*Create)(nil),        // 23: lockfs.store.Create
+	(*Delete)(nil),        // 24: lockfs.store.Delete
+	(*Edit)(nil),          // 25: lockfs.store.Edit
+	(*Change)(nil),        // 26: lockfs.store.Change
+	(*WriteAt)(nil),       // 27: lockfs.store.WriteAt
+	(*SetACL)(nil),        // 28: lockfs.store.SetACL
+	(*SetPermanence)(nil), // 29: lockfs.store.SetPermanence
+	(*Rename)(nil),        // 30: lockfs.store.Rename
+	(*Acquire)(nil),       // 31: lockfs.store.Acquire
+	(*Release)(nil),       // 32: lockfs.store.Release
+	(*CloseOwner)(nil),    // 33: lockfs.store.CloseOwner
+	(*GiveUp)(nil),        // 34: lockfs.store.GiveUp
+	(*CloseSession)(nil),  // 35: lockfs.store.CloseSession
+	(*Batch)(nil),         // 36: lockfs.store.Batch
+	(*Condition)(nil),     // 37: lockfs.store.Condition
+	(*Result)(nil),        // 38: lockfs.store.Result
+	(*Stat)(nil),          // 39: lockfs.store.Stat
 }
 var file_store_storepb_store_proto_depIdxs = []int32{
 	0,  // 0: lockfs.store.Node.acl:type_name -> lockfs.store.ACLNames
 	2,  // 1: lockfs.store.Node.holders:type_name -> lockfs.store.Holder
 	4,  // 2: lockfs.store.Delay.marks:type_name -> lockfs.store.Mark
 	6,  // 3: lockfs.store.Session.done:type_name -> lockfs.store.Range
-	36, // 4: lockfs.store.Session.results:type_name -> lockfs.store.Result
+	38, // 4: lockfs.store.Session.results:type_name -> lockfs.store.Result
 	8,  // 5: lockfs.store.Cell.limits:type_name -> lockfs.store.Limits
 	7,  // 6: lockfs.store.Record.cell:type_name -> lockfs.store.Cell
 	1,  // 7: lockfs.store.Record.node:type_name -> lockfs.store.Node
@@ -3428,40 +3573,42 @@ var file_store_storepb_store_proto_depIdxs = []int32{
 	13, // 11: lockfs.store.Command.take_office:type_name -> lockfs.store.TakeOffice
 	15, // 12: lockfs.store.Command.create_session:type_name -> lockfs.store.CreateSession
 	16, // 13: lockfs.store.Command.expire_session:type_name -> lockfs.store.ExpireSession
-	19, // 14: lockfs.store.Command.mutation:type_name -> lockfs.store.Mutation
+	21, // 14: lockfs.store.Command.mutation:type_name -> lockfs.store.Mutation
 	17, // 15: lockfs.store.Command.clear_delay:type_name -> lockfs.store.ClearDelay
 	18, // 16: lockfs.store.Command.delete_orphan:type_name -> lockfs.store.DeleteOrphan
-	14, // 17: lockfs.store.TakeOffice.seed:type_name -> lockfs.store.Seed
-	8,  // 18: lockfs.store.Seed.limits:type_name -> lockfs.store.Limits
-	6,  // 19: lockfs.store.Mutation.confirmed:type_name -> lockfs.store.Range
-	20, // 20: lockfs.store.Mutation.guard:type_name -> lockfs.store.Guard
-	21, // 21: lockfs.store.Mutation.create:type_name -> lockfs.store.Create
-	22, // 22: lockfs.store.Mutation.delete:type_name -> lockfs.store.Delete
-	23, // 23: lockfs.store.Mutation.edit:type_name -> lockfs.store.Edit
-	26, // 24: lockfs.store.Mutation.set_acl:type_name -> lockfs.store.SetACL
-	28, // 25: lockfs.store.Mutation.rename:type_name -> lockfs.store.Rename
-	29, // 26: lockfs.store.Mutation.acquire:type_name -> lockfs.store.Acquire
-	30, // 27: lockfs.store.Mutation.release:type_name -> lockfs.store.Release
-	31, // 28: lockfs.store.Mutation.close_owner:type_name -> lockfs.store.CloseOwner
-	32, // 29: lockfs.store.Mutation.give_up:type_name -> lockfs.store.GiveUp
-	33, // 30: lockfs.store.Mutation.close_session:type_name -> lockfs.store.CloseSession
-	34, // 31: lockfs.store.Mutation.batch:type_name -> lockfs.store.Batch
-	27, // 32: lockfs.store.Mutation.set_permanence:type_name -> lockfs.store.SetPermanence
-	0,  // 33: lockfs.store.Create.acl:type_name -> lockfs.store.ACLNames
-	24, // 34: lockfs.store.Edit.changes:type_name -> lockfs.store.Change
-	25, // 35: lockfs.store.Change.write_at:type_name -> lockfs.store.WriteAt
-	0,  // 36: lockfs.store.SetACL.acl:type_name -> lockfs.store.ACLNames
-	35, // 37: lockfs.store.Batch.conditions:type_name -> lockfs.store.Condition
-	19, // 38: lockfs.store.Batch.mutations:type_name -> lockfs.store.Mutation
-	37, // 39: lockfs.store.Result.stat:type_name -> lockfs.store.Stat
-	36, // 40: lockfs.store.Result.given_up:type_name -> lockfs.store.Result
-	36, // 41: lockfs.store.Result.batch:type_name -> lockfs.store.Result
-	0,  // 42: lockfs.store.Stat.acl:type_name -> lockfs.store.ACLNames
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	19, // 17: lockfs.store.Command.raise_level:type_name -> lockfs.store.RaiseLevel
+	20, // 18: lockfs.store.Command.check_hash:type_name -> lockfs.store.CheckHash
+	14, // 19: lockfs.store.TakeOffice.seed:type_name -> lockfs.store.Seed
+	8,  // 20: lockfs.store.Seed.limits:type_name -> lockfs.store.Limits
+	6,  // 21: lockfs.store.Mutation.confirmed:type_name -> lockfs.store.Range
+	22, // 22: lockfs.store.Mutation.guard:type_name -> lockfs.store.Guard
+	23, // 23: lockfs.store.Mutation.create:type_name -> lockfs.store.Create
+	24, // 24: lockfs.store.Mutation.delete:type_name -> lockfs.store.Delete
+	25, // 25: lockfs.store.Mutation.edit:type_name -> lockfs.store.Edit
+	28, // 26: lockfs.store.Mutation.set_acl:type_name -> lockfs.store.SetACL
+	30, // 27: lockfs.store.Mutation.rename:type_name -> lockfs.store.Rename
+	31, // 28: lockfs.store.Mutation.acquire:type_name -> lockfs.store.Acquire
+	32, // 29: lockfs.store.Mutation.release:type_name -> lockfs.store.Release
+	33, // 30: lockfs.store.Mutation.close_owner:type_name -> lockfs.store.CloseOwner
+	34, // 31: lockfs.store.Mutation.give_up:type_name -> lockfs.store.GiveUp
+	35, // 32: lockfs.store.Mutation.close_session:type_name -> lockfs.store.CloseSession
+	36, // 33: lockfs.store.Mutation.batch:type_name -> lockfs.store.Batch
+	29, // 34: lockfs.store.Mutation.set_permanence:type_name -> lockfs.store.SetPermanence
+	0,  // 35: lockfs.store.Create.acl:type_name -> lockfs.store.ACLNames
+	26, // 36: lockfs.store.Edit.changes:type_name -> lockfs.store.Change
+	27, // 37: lockfs.store.Change.write_at:type_name -> lockfs.store.WriteAt
+	0,  // 38: lockfs.store.SetACL.acl:type_name -> lockfs.store.ACLNames
+	37, // 39: lockfs.store.Batch.conditions:type_name -> lockfs.store.Condition
+	21, // 40: lockfs.store.Batch.mutations:type_name -> lockfs.store.Mutation
+	39, // 41: lockfs.store.Result.stat:type_name -> lockfs.store.Stat
+	38, // 42: lockfs.store.Result.given_up:type_name -> lockfs.store.Result
+	38, // 43: lockfs.store.Result.batch:type_name -> lockfs.store.Result
+	0,  // 44: lockfs.store.Stat.acl:type_name -> lockfs.store.ACLNames
+	45, // [45:45] is the sub-list for method output_type
+	45, // [45:45] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_store_storepb_store_proto_init() }
@@ -3482,8 +3629,10 @@ func file_store_storepb_store_proto_init() {
 		(*Command_Mutation)(nil),
 		(*Command_ClearDelay)(nil),
 		(*Command_DeleteOrphan)(nil),
+		(*Command_RaiseLevel)(nil),
+		(*Command_CheckHash)(nil),
 	}
-	file_store_storepb_store_proto_msgTypes[19].OneofWrappers = []any{
+	file_store_storepb_store_proto_msgTypes[21].OneofWrappers = []any{
 		(*Mutation_Create)(nil),
 		(*Mutation_Delete)(nil),
 		(*Mutation_Edit)(nil),
@@ -3497,7 +3646,7 @@ func file_store_storepb_store_proto_init() {
 		(*Mutation_Batch)(nil),
 		(*Mutation_SetPermanence)(nil),
 	}
-	file_store_storepb_store_proto_msgTypes[24].OneofWrappers = []any{
+	file_store_storepb_store_proto_msgTypes[26].OneofWrappers = []any{
 		(*Change_Append)(nil),
 		(*Change_WriteAt)(nil),
 		(*Change_Truncate)(nil),
@@ -3509,7 +3658,7 @@ func file_store_storepb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_storepb_store_proto_rawDesc), len(file_store_storepb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
