@@ -37,7 +37,8 @@ func FuzzApply(f *testing.F) {
 // everyCommand holds one of each kind.
 func everyCommand() *storepb.Proposal {
 	p := &storepb.Proposal{Epoch: 1, Time: 1, Commands: []*storepb.Command{
-		office(&storepb.Seed{ClusterId: 1}), expire(1), clearDelay("/ls/ny1/dir", 9), deleteOrphan("/ls/ny1/dir/e", 5)}}
+		office(&storepb.Seed{ClusterId: 1}), expire(1), clearDelay("/ls/ny1/dir", 9), deleteOrphan("/ls/ny1/dir/e", 5),
+		checkHash(0, 0), checkHash(9, 9), raise(3)}}
 	for i, m := range []*storepb.Mutation{
 		create(&storepb.Create{Path: "/ls/ny1/x", Type: 1, Ephemeral: true}), deletion(&storepb.Delete{Path: "/ls/ny1/file"}),
 		edit(&storepb.Edit{Path: "/ls/ny1/file", Changes: []*storepb.Change{appended("x"), truncated(3), writtenTo(9, "y")}}),

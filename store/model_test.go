@@ -120,6 +120,10 @@ func (m *model) apply(index uint64, command *storepb.Command) (*model, mresult) 
 		}
 		next.drop(o.Path)
 		return next, mresult{instance: n.instance}
+	case *storepb.Command_RaiseLevel: // which is known to none, or not the next
+		return next, mresult{kind: lockfs.ErrInvalid}
+	case *storepb.Command_CheckHash:
+		return next, mresult{}
 	}
 	return m.mutate(index, command.GetMutation())
 }

@@ -256,6 +256,8 @@ func (w *world) command() *storepb.Command {
 		}
 		p := w.path()
 		return deleteOrphan(p, max(w.instance(p), 1))
+	case n < 16:
+		return w.check()
 	case n < 20 && len(w.sent) > 0:
 		return mutation(w.sent[w.rand.IntN(len(w.sent))]) // a late copy
 	}
@@ -274,6 +276,20 @@ func (w *world) command() *storepb.Command {
 	}
 	w.sent = append(w.sent, m)
 	return mutation(m)
+}
+
+// check draws a check of the hash, of the notes of one of the two replicas, and rarely a level that is
+// not the next.
+func (w *world) check() *storepb.Command {
+	notes := append(w.state.HashNotes(), w.replica.HashNotes()...)
+	switch n := w.rand.IntN(10); {
+	case n == 0:
+		return raise([]uint32{0, 1, 3}[w.rand.IntN(3)])
+	case n < 5 || len(notes) == 0:
+		return checkHash(0, 0)
+	}
+	note := notes[w.rand.IntN(len(notes))]
+	return checkHash(note.Index, note.Hash)
 }
 
 // anySession is mostly a live one.
