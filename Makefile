@@ -9,6 +9,11 @@ build:
 demo: build
 	go run ./internal/demo -bin bin
 
+# What a cell does beside what the machine could, in about four minutes. As root, for the mounts.
+# For parts of it, and for profiles: go run ./bench -h
+bench: build
+	go run ./bench -bin bin
+
 # Everything, with the race detector. -count=1: a pass of last week says nothing about real
 # processes.
 #
@@ -48,4 +53,4 @@ generate:
 clean:
 	rm -rf bin
 
-.PHONY: all build demo test check soak generate clean
+.PHONY: all build demo bench test check soak generate clean

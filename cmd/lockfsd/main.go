@@ -10,6 +10,9 @@
 // own. A lockfsd runs in the foreground, logs to standard error, says "ready" once a master of its
 // cell is known, and ends within ten seconds of SIGTERM, handing mastership over before.
 //
+// At --http, which must be a loopback address, it answers /healthz, for those who watch over daemons,
+// and below /debug/pprof/ with the profiles of Go's net/http/pprof, for those who ask where its time goes.
+//
 // # The data folder
 //
 //	identity.json  whose data this is; written first, compared at each start
