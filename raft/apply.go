@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -21,7 +22,11 @@ type applier struct {
 	entries  uint64   // applied since the last checkpoint was begun
 	bytes    uint64
 	saving   bool
-	saveDone chan error // of the checkpoint under way, of capacity one
+	saveDone chan error   // of the checkpoint under way, of capacity one
+	savers   []chan error // who waits for it
+	askers   []chan error // who waits for one that was not begun yet
+	savingAt uint64       // the entry that it is at
+	saved    uint64       // the entry of the last checkpoint that is durable; noLimit: there is none
 }
 
 func (a *applier) run() {
@@ -50,11 +55,6 @@ type committed struct {
 	responses []*raftpb.Message
 }
 
-type configuration struct {
-	conf    *raftpb.ConfState
-	members map[uint64]Member
-}
-
 func (a *applier) apply(c committed) error {
 	for _, entry := range c.entries {
 		if err := a.applyEntry(entry); err != nil {
@@ -62,7 +62,7 @@ func (a *applier) apply(c committed) error {
 		}
 		a.at.index, a.at.term = entry.GetIndex(), entry.GetTerm()
 		if change, ok := c.changes[entry.GetIndex()]; ok {
-			a.at.conf, a.at.members = change.conf, change.members
+			a.at.configuration = change
 		}
 		a.entries++
 		a.bytes += uint64(len(entry.GetData()))
@@ -86,13 +86,13 @@ func (a *applier) applyEntry(entry *raftpb.Entry) error {
 	return a.r.cfg.Machine.Apply(entry.GetIndex(), data.GetProposals())
 }
 
-// checkpoint begins a checkpoint, unless one is under way: then the next entry tries again.
+// checkpoint begins a checkpoint, unless one is under way: then its end or the next entry tries
+// again.
 func (a *applier) checkpoint() error {
 	if a.saving {
 		select {
 		case err := <-a.saveDone:
-			a.saving = false
-			if err != nil {
+			if err := a.ended(err); err != nil {
 				return err
 			}
 		default:
@@ -104,14 +104,69 @@ func (a *applier) checkpoint() error {
 		return err
 	}
 	a.saving = true
+	a.savers, a.askers = a.askers, nil
 	go func() {
 		err := save()
 		if err == nil {
 			a.r.call(func() { a.r.checkpointed(mark) })
 		}
 		a.saveDone <- err
+		a.queue.put(a.satisfy)
 	}()
 	return nil
+}
+
+// ended is told how the checkpoint under way came out.
+func (a *applier) ended(err error) error {
+	a.saving = false
+	if err == nil {
+		a.saved = a.savingAt
+	}
+	for _, over := range a.savers {
+		over <- err
+	}
+	a.savers = nil
+	return err
+}
+
+// satisfy begins the checkpoint that somebody asked for, once that can be.
+func (a *applier) satisfy() error {
+	switch {
+	case a.saving && len(a.saveDone) == 0:
+		return nil
+	case a.saving:
+		if err := a.ended(<-a.saveDone); err != nil {
+			return err
+		}
+	}
+	if len(a.askers) == 0 {
+		return nil
+	}
+	if a.saved != a.at.index {
+		return a.checkpoint()
+	}
+	for _, over := range a.askers {
+		over <- nil
+	}
+	a.askers = nil
+	return nil
+}
+
+// Checkpoint returns when everything that is applied now is in a durable checkpoint.
+func (r *Replica) Checkpoint(ctx context.Context) error {
+	over := make(chan error, 1)
+	r.applier.queue.put(func() error {
+		r.applier.askers = append(r.applier.askers, over)
+		return r.applier.satisfy()
+	})
+	select {
+	case err := <-over:
+		return err
+	case <-r.done:
+		return ErrStopped
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // take has the machine take hold of its state for a checkpoint.
@@ -120,7 +175,7 @@ func (a *applier) take() (save func() error, mark *raftpb.SnapshotMetadata, err 
 	if err != nil {
 		return nil, nil, err
 	}
-	a.entries, a.bytes = 0, 0
+	a.entries, a.bytes, a.savingAt = 0, 0, a.at.index
 	take := a.r.cfg.Machine.Checkpoint(encoded)
 	save = func() error {
 		if err := take(); err != nil {
@@ -137,8 +192,7 @@ func (a *applier) settle() error {
 	if !a.saving {
 		return nil
 	}
-	a.saving = false
-	return <-a.saveDone
+	return a.ended(<-a.saveDone)
 }
 
 // finish makes a last checkpoint of a replica that ends in order, so that the next start has
@@ -177,7 +231,7 @@ func (a *applier) restore(s received, done chan<- struct{}) error {
 		return fmt.Errorf("restore the snapshot at entry %d of term %d: its state is at entry %d of term %d, applied up to %d",
 			meta.GetIndex(), meta.GetTerm(), at.index, at.term, applied)
 	}
-	a.at, a.entries, a.bytes = at, 0, 0
+	a.at, a.entries, a.bytes, a.saved = at, 0, 0, at.index
 	a.r.log.Info("restored a snapshot from the leader", "entry", at.index, "leader", s.message.GetFrom())
 	close(done)
 	return nil
@@ -196,6 +250,9 @@ func (a *applier) openSnapshot(m *raftpb.Message) (outgoing, error) {
 	at, err := parsePosition(snapshot.Position())
 	if err == nil && (at.index < m.GetSnapshot().GetMetadata().GetIndex() || at.term > m.GetTerm()) {
 		err = errNoCheckpoint
+	}
+	if _, known := at.members[m.GetTo()]; err == nil && !known {
+		err = errors.Join(errors.New("the checkpoint is older than the member, and another one is made"), a.checkpoint())
 	}
 	if err != nil {
 		return outgoing{}, errors.Join(err, snapshot.Close())

@@ -1,22 +1,36 @@
 package raft
 
-import "sync"
+import (
+	"slices"
+	"sync"
 
-// members are who is in the cell, and how to send to the others of them. They are changed by the
-// run goroutine, and read by any.
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"lockfs/raft/raftrpc"
+)
+
+// guestsMax is how many may be answered to who are not known to be members yet.
+const guestsMax = 16
+
+// members are who is in the cell, as far as this replica has come in the log, and how to send to
+// the others of them. They are changed by the run goroutine, and read by any.
 type members struct {
 	mu struct {
 		sync.RWMutex
-		known map[uint64]Member // never changed, only replaced
-		peers map[uint64]*peer
+		configuration
+		// Members by their own account, added further on in the log than this replica has come. The
+		// one who leads it there may be among them.
+		guests map[uint64]Member
+		peers  map[uint64]*peer // of both
 	}
 }
 
-// all returns a map that is not to be changed.
-func (m *members) all() map[uint64]Member {
+// now returns the members as they are.
+func (m *members) now() configuration {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.mu.known
+	return m.mu.configuration
 }
 
 func (m *members) peer(id uint64) (*peer, bool) {
@@ -26,29 +40,61 @@ func (m *members) peer(id uint64) (*peer, bool) {
 	return p, ok
 }
 
-// Member returns a member of the cell.
+// Member returns a member of the cell, as far as this replica has come in the log.
 func (r *Replica) Member(id uint64) (Member, bool) {
-	m, ok := r.members.all()[id]
+	m, ok := r.members.now().members[id]
 	return m, ok
 }
 
+// Members returns the members of the cell by id, as far as this replica has come in the log.
+func (r *Replica) Members() []Member { return sortedMembers(r.members.now().members) }
+
 // setMembers begins to send to those who are new, and ceases to send to those who are not members
 // any more, or no longer at the same address.
-func (r *Replica) setMembers(known map[uint64]Member) {
-	peers := make(map[uint64]*peer)
-	for id, m := range known {
-		if id == r.cfg.ID {
-			continue
-		}
-		if p, ok := r.members.peer(id); ok && p.Member == m {
-			peers[id] = p
-		} else {
-			peers[id] = newPeer(r, m)
+func (r *Replica) setMembers(now configuration) {
+	r.members.mu.Lock()
+	r.members.mu.configuration = now
+	for id := range r.members.mu.guests {
+		if _, known := now.members[id]; known || slices.Contains(now.removed, id) {
+			delete(r.members.mu.guests, id)
 		}
 	}
+	r.members.mu.Unlock()
+	r.setPeers()
+}
+
+// meet makes m a guest.
+func (r *Replica) meet(m Member) {
 	r.members.mu.Lock()
-	before := r.members.mu.peers
-	r.members.mu.known, r.members.mu.peers = known, peers
+	_, known := r.members.mu.members[m.ID]
+	full := len(r.members.mu.guests) >= guestsMax
+	if !known && !full {
+		if r.members.mu.guests == nil {
+			r.members.mu.guests = make(map[uint64]Member)
+		}
+		r.members.mu.guests[m.ID] = m
+	}
+	r.members.mu.Unlock()
+	r.setPeers()
+}
+
+// setPeers makes the peers those of the members and of the guests.
+func (r *Replica) setPeers() {
+	r.members.mu.Lock()
+	before, peers := r.members.mu.peers, make(map[uint64]*peer)
+	for _, some := range []map[uint64]Member{r.members.mu.members, r.members.mu.guests} {
+		for id, m := range some {
+			p, ok := before[id]
+			switch {
+			case id == r.cfg.ID:
+			case ok && p.Name == m.Name && p.Address == m.Address:
+				peers[id] = p
+			default:
+				peers[id] = newPeer(r, m)
+			}
+		}
+	}
+	r.members.mu.peers = peers
 	r.members.mu.Unlock()
 	for id, p := range before {
 		if peers[id] != p {
@@ -56,4 +102,96 @@ func (r *Replica) setMembers(known map[uint64]Member) {
 			r.senders.Go(func() { <-p.ended })
 		}
 	}
+}
+
+func (r *Replica) greeting(to uint64) *raftrpc.Greeting {
+	known := r.members.now().members
+	g := &raftrpc.Greeting{ClusterId: r.cfg.ClusterID, From: r.cfg.ID, To: to,
+		Incarnation: r.cfg.Incarnation, ToIncarnation: known[to].Incarnation}
+	if self, ok := known[r.cfg.ID]; ok {
+		g.Sender = memberInfo(self)
+	}
+	return g
+}
+
+// admit says whether to listen to the member that greets so, in words for its log. It is asked
+// again while the member speaks: it may have been removed.
+func (r *Replica) admit(g *raftrpc.Greeting) error {
+	switch {
+	case r.stopping():
+		return status.Error(codes.Unavailable, "the replica is stopping")
+	case g == nil:
+		return refuse(raftrpc.Refusal_OTHER, "a stream must begin with a greeting")
+	case g.ClusterId != r.cfg.ClusterID:
+		return refuse(raftrpc.Refusal_OTHER, "this is a replica of cluster %x, not of %x", r.cfg.ClusterID, g.ClusterId)
+	case g.To != r.cfg.ID:
+		return refuse(raftrpc.Refusal_OTHER, "this is member %d, not %d", r.cfg.ID, g.To)
+	}
+	if err := r.recognize(g); err != nil {
+		return err
+	}
+	if g.ToIncarnation != 0 && g.ToIncarnation != r.cfg.Incarnation {
+		r.end(ErrReplaced)
+		return refuse(raftrpc.Refusal_OTHER, "this member %d has lost the data folder that it took part with", r.cfg.ID)
+	}
+	return nil
+}
+
+// recognize says whether the sender is a member, with the data folder that it has always had.
+func (r *Replica) recognize(g *raftrpc.Greeting) error {
+	now := r.members.now()
+	m, known := now.members[g.From]
+	switch {
+	case !known && slices.Contains(now.removed, g.From):
+		return refuse(raftrpc.Refusal_REMOVED, "member %d was removed from this cell", g.From)
+	case !known:
+		return r.receiveGuest(g, now)
+	case m.Incarnation != 0 && m.Incarnation != g.Incarnation:
+		return refuse(raftrpc.Refusal_REPLACED,
+			"the data folder of member %d is not the one it took part with: its disk was lost or replaced", g.From)
+	}
+	if p, ok := r.members.peer(g.From); ok && m.Incarnation == 0 && !p.isOf(g.Incarnation) {
+		return refuse(raftrpc.Refusal_OTHER, "member %d was heard before, and then it had another data folder", g.From)
+	}
+	return nil
+}
+
+// receiveGuest listens to one who is not known to be a member, if that can be because this replica
+// is behind in the log. A replica that the log did not tell of itself yet listens to everybody.
+func (r *Replica) receiveGuest(g *raftrpc.Greeting, now configuration) error {
+	_, selfKnown := now.members[r.cfg.ID]
+	if g.GetSender().GetId() != g.From || selfKnown && g.Sender.Added <= r.reached.Load() {
+		return refuse(raftrpc.Refusal_OTHER, "there is no member %d in this cell", g.From)
+	}
+	if p, ok := r.members.peer(g.From); !ok || p.Address != g.Sender.Address {
+		guest := memberOf(g.Sender)
+		r.call(func() { r.meet(guest) })
+	}
+	return nil
+}
+
+func refuse(why raftrpc.Refusal_Reason, format string, v ...any) error {
+	s := status.Newf(codes.FailedPrecondition, format, v...)
+	if why == raftrpc.Refusal_OTHER {
+		return s.Err()
+	}
+	detailed, err := s.WithDetails(&raftrpc.Refusal{Reason: why})
+	if err != nil {
+		return s.Err() // it is refused all the same, and does not hear that it is for good
+	}
+	return detailed.Err()
+}
+
+// heed ends this replica if err says that a member refused it for good.
+func (p *peer) heed(err error) error {
+	for _, detail := range status.Convert(err).Details() {
+		refusal, ok := detail.(*raftrpc.Refusal)
+		switch {
+		case ok && refusal.Reason == raftrpc.Refusal_REMOVED:
+			p.r.end(ErrRemoved)
+		case ok && refusal.Reason == raftrpc.Refusal_REPLACED:
+			p.r.end(ErrReplaced)
+		}
+	}
+	return err
 }

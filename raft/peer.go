@@ -35,6 +35,8 @@ type peer struct {
 	heard atomic.Int64 // clock.Instant when a message from it last came
 	asked atomic.Int64 // clock.Instant of the first message to it after that, 0 if there was none
 
+	incarnation atomic.Uint64 // of the data folder that it was first heard with; 0: none yet
+
 	mu struct {
 		sync.Mutex
 		conn   *grpc.ClientConn // nil while there is none
@@ -88,6 +90,11 @@ func (p *peer) hears() {
 func (p *peer) active() bool {
 	heard := p.heard.Load()
 	return heard != 0 && p.r.cfg.Clock.Now().Sub(clock.Instant(heard)) <= electionTicks*p.r.cfg.Tick
+}
+
+// isOf reports whether the member is heard with the same data folder as before.
+func (p *peer) isOf(incarnation uint64) bool {
+	return incarnation == 0 || p.incarnation.CompareAndSwap(0, incarnation) || p.incarnation.Load() == incarnation
 }
 
 func (p *peer) disconnect(why error) {

@@ -59,6 +59,14 @@ var (
 	ErrOverloaded = errors.New("raft: too much waits already")
 	ErrTooLarge   = errors.New("raft: the proposal is too large")
 	ErrStopped    = errors.New("raft: the replica has stopped")
+	ErrBusy       = errors.New("raft: another change of the membership is under way")
+)
+
+// Errors that a replica ends with, or does not start with, because it takes no part any more. The
+// way back is a new member, under another id.
+var (
+	ErrRemoved  = errors.New("raft: this replica is no member of the cell any more: it was removed")
+	ErrReplaced = errors.New("raft: the data folder is not the one that this member took part with: its disk was lost or replaced")
 )
 
 // A Machine is what the log is for. Its methods are called one at a time, by the replica's one
@@ -103,6 +111,11 @@ type Member struct {
 	ID      uint64
 	Name    string
 	Address string // what Config.Dial is given
+	// Incarnation is the number of the data folder that this member takes part with; 0 until the
+	// leader has heard it for the first time.
+	Incarnation uint64
+	Replaces    uint64 // the member that goes once this one votes; 0: none
+	Added       uint64 // the entry of the log by which it came; 0: the cell began with it
 }
 
 // Config is what a replica starts with. The zero values of the fields marked optional stand for
@@ -111,9 +124,15 @@ type Config struct {
 	ClusterID uint64
 	ID        uint64   // of this member
 	Members   []Member // of a new cell, the same list on all; of no account once the log has begun
-	Machine   Machine
-	Position  []byte  // of the checkpoint that the machine was loaded from; nil: none
-	Storage   Storage // closed by the replica
+	// Incarnation is a random number made with the data folder, by which the others notice that
+	// the folder is another one; optional, and then they cannot.
+	Incarnation uint64
+	// Joining is for a member that was added to a running cell: it has no Members and waits to be
+	// told everything. Of no account once the log has begun.
+	Joining  bool
+	Machine  Machine
+	Position []byte  // of the checkpoint that the machine was loaded from; nil: none
+	Storage  Storage // closed by the replica
 
 	Clock  clock.Clock
 	Logger *slog.Logger

@@ -37,6 +37,7 @@ type Replica struct {
 	outcomes   chan outcome  // from the appender and the applier
 	calls      chan func()   // whatever else is to be done by the run goroutine
 	receptions atomic.Uint64 // how many snapshots began to arrive
+	reached    atomic.Uint64 // the last entry whose changes of the membership are in force here
 
 	stop    chan struct{} // closed by end
 	done    chan struct{} // closed last
@@ -45,7 +46,7 @@ type Replica struct {
 
 	// Owned by the run goroutine.
 	node          *etcdraft.RawNode
-	conf          *raftpb.ConfState
+	conf          configuration
 	ticked        clock.Instant // up to when raft knows that time has passed
 	leadership    Leadership    // as told
 	committedTerm uint64        // of the last entry that was handed to the applier
@@ -56,6 +57,10 @@ type Replica struct {
 	accepted      []Spool           // of those that it did, which the applier may not get to
 	pins          map[uint64]uint64 // by member: the index of the snapshot under way to it
 	transfers     []chan error      // who waits for leadership to be handed over
+	changing      bool              // a change of the membership is on its way
+	changeOver    chan<- error      // who waits for it, nil if nobody does
+	changeAfter   uint64            // there can be no other one before this entry is applied
+	steady        map[uint64]int    // by learner: for how many ticks it could have been promoted
 	diskAt        uint64            // what the disk was at when ticked
 	diskTicks     int               // for how long it has been at that
 }
@@ -72,20 +77,24 @@ func Start(cfg Config) (*Replica, error) {
 	if err := r.boot(at.index); err != nil {
 		return nil, fmt.Errorf("raft: start member %d: %w", cfg.ID, err)
 	}
-	r.setMembers(at.members)
+	r.setMembers(at.configuration)
 	go r.main()
 	return r, nil
 }
 
 func newReplica(cfg Config, at position) *Replica {
 	r := &Replica{
-		cfg: cfg, log: cfg.Logger, storage: cfg.Storage, conf: at.confState(),
+		cfg: cfg, log: cfg.Logger, storage: cfg.Storage, conf: at.configuration,
 		inbox: make(chan received, 1024), outcomes: make(chan outcome, 8), calls: make(chan func()),
 		stop: make(chan struct{}), done: make(chan struct{}),
-		ticked: cfg.Clock.Now(), pins: make(map[uint64]uint64),
+		ticked: cfg.Clock.Now(), pins: make(map[uint64]uint64), steady: make(map[uint64]int),
 	}
+	r.reached.Store(at.index)
 	r.appender = &appender{r: r, queue: newQueue[write](0)}
-	r.applier = &applier{r: r, queue: newQueue[func() error](0), at: at, saveDone: make(chan error, 1)}
+	r.applier = &applier{r: r, queue: newQueue[func() error](0), at: at, saveDone: make(chan error, 1), saved: noLimit}
+	if cfg.Position != nil {
+		r.applier.saved = at.index // (the machine was loaded from it)
+	}
 	r.proposals.wake, r.reads.wake = make(chan struct{}, 1), make(chan struct{}, 1)
 	return r
 }
@@ -110,8 +119,9 @@ func (r *Replica) main() {
 	for _, waiting := range r.transfers {
 		waiting <- ErrStopped
 	}
+	r.changeConcluded(ErrStopped)
 	workers.Wait()
-	r.setMembers(nil)
+	r.setMembers(configuration{})
 	r.senders.Wait()
 	err := r.applier.settle()
 	if r.failure == nil && err == nil {
@@ -231,10 +241,10 @@ func (r *Replica) status() Status {
 	if basic.RaftState == etcdraft.StateLeader {
 		r.node.WithProgress(func(id uint64, _ etcdraft.ProgressType, p progress) { match[id] = p.Match })
 	}
-	for _, m := range sortedMembers(r.members.all()) {
+	for _, m := range r.Members() {
 		s.Members = append(s.Members, MemberStatus{
 			Member: m, Match: match[m.ID], Active: r.active(m.ID),
-			Learner: slices.Contains(r.conf.GetLearners(), m.ID),
+			Learner: r.conf.isLearner(m.ID),
 		})
 	}
 	return s
@@ -250,40 +260,42 @@ func (r *Replica) active(id uint64) bool {
 	return id == r.cfg.ID || ok && p.active()
 }
 
-// TransferLeadership hands leadership to the most advanced live voter and waits until it is lost.
-// If that voter does not take over within an election timeout, leadership stays here.
-func (r *Replica) TransferLeadership(ctx context.Context) error {
+// TransferLeadership hands leadership to the most advanced live voter that is not to be avoided,
+// and waits until it is lost. If that voter does not take over within an election timeout,
+// leadership stays here.
+func (r *Replica) TransferLeadership(ctx context.Context, avoid ...uint64) error {
 	over := make(chan error, 1)
-	if !r.call(func() { r.transfer(over) }) {
-		return ErrStopped
-	}
-	select {
-	case err := <-over:
-		return err
-	case <-r.done:
-		return ErrStopped
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return r.await(ctx, over, func() { r.transfer(over, avoid) })
 }
 
-func (r *Replica) transfer(over chan error) {
+func (r *Replica) transfer(over chan error, avoid []uint64) {
 	if !r.leadership.Leading {
 		over <- ErrNotLeader
 		return
 	}
-	var to, match uint64
-	r.node.WithProgress(func(id uint64, kind etcdraft.ProgressType, p progress) {
-		if id != r.cfg.ID && kind == etcdraft.ProgressTypePeer && r.active(id) && p.Match >= match {
-			to, match = id, p.Match
-		}
-	})
+	to := r.successor(avoid)
 	if to == 0 {
-		over <- errors.New("raft: hand over leadership: no other voter is alive")
+		over <- errors.New("raft: hand over leadership: no other voter is alive that could lead")
 		return
 	}
 	r.node.TransferLeader(to)
 	r.transfers = append(r.transfers, over)
+}
+
+// successor returns who is best to lead next, 0 if nobody can. Whoever is about to be replaced
+// would not lead for long.
+func (r *Replica) successor(avoid []uint64) (id uint64) {
+	avoid = append(slices.Clone(avoid), r.cfg.ID)
+	for _, m := range r.conf.members {
+		avoid = append(avoid, m.Replaces)
+	}
+	var match uint64
+	r.node.WithProgress(func(voter uint64, kind etcdraft.ProgressType, p progress) {
+		if kind == etcdraft.ProgressTypePeer && r.active(voter) && p.Match >= match && !slices.Contains(avoid, voter) {
+			id, match = voter, p.Match
+		}
+	})
+	return id
 }
 
 // watchTransfers answers those who wait for leadership to be handed over, once it is or is not.

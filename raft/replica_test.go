@@ -499,7 +499,7 @@ func TestWipedDiskIsNoticed(t *testing.T) {
 		wiped.disk, wiped.machine = NewMemoryDisk(), newRecorder(t, image{})
 		c.start(wiped)
 		<-wiped.replica.Done()
-		if err := wiped.replica.Err(); err == nil || !strings.Contains(err.Error(), "add it anew, under another id") {
+		if err := wiped.replica.Err(); !errors.Is(err, ErrReplaced) {
 			t.Errorf("it ended with %v", err)
 		}
 	})

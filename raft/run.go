@@ -28,12 +28,24 @@ const (
 	incomingMax = 4
 )
 
+// A startingStorage begins with the configuration at which the machine stands, which may be an
+// older one than that of the last mark: it can have lost its state and got another one.
+type startingStorage struct {
+	Storage
+	conf *raftpb.ConfState
+}
+
+func (s startingStorage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
+	state, _, err := s.Storage.InitialState()
+	return state, s.conf, err
+}
+
 func (r *Replica) raftConfig(applied uint64) *etcdraft.Config {
 	return &etcdraft.Config{
 		ID:                        r.cfg.ID,
 		ElectionTick:              electionTicks,
 		HeartbeatTick:             heartbeatTicks,
-		Storage:                   r.storage,
+		Storage:                   startingStorage{r.storage, r.conf.confState()},
 		Applied:                   applied,
 		AsyncStorageWrites:        true,
 		MaxSizePerMsg:             1 << 20,
@@ -92,6 +104,8 @@ func (r *Replica) ticks() {
 		r.node.Tick()
 		r.watchDisk()
 	}
+	r.tend()
+	r.watchLeader()
 	if r.leadership.Leader == 0 && r.alone() {
 		// Nobody else can be elected. An error would say that it is under way.
 		_ = r.node.Campaign()
@@ -99,7 +113,21 @@ func (r *Replica) ticks() {
 }
 
 func (r *Replica) alone() bool {
-	return len(r.conf.GetVoters()) == 1 && r.conf.Voters[0] == r.cfg.ID
+	return len(r.conf.conf.GetVoters()) == 1 && r.conf.isVoter(r.cfg.ID)
+}
+
+// watchLeader has connections made anew when no leader speaks on them for long. A voter would ask
+// for votes, but a learner says nothing of itself, and who was removed while it was not heard is
+// told so only when it greets.
+func (r *Replica) watchLeader() {
+	if r.leadership.Leading || r.active(r.leadership.Leader) {
+		return
+	}
+	for id := range r.conf.members {
+		if p, ok := r.members.peer(id); ok {
+			p.noticeSilence()
+		}
+	}
 }
 
 // watchDisk counts for how many ticks the disk has been busy with one write.
@@ -156,8 +184,8 @@ func (r *Replica) lostLog(m *raftpb.Message) bool {
 	if m.GetCommit() <= last {
 		return false
 	}
-	r.end(fmt.Errorf("raft: this member had the log up to entry %d, says leader %d, and now it ends with %d: "+
-		"its disk was lost or replaced. Remove the member and add it anew, under another id", m.GetCommit(), m.GetFrom(), last))
+	r.end(fmt.Errorf("raft: this member had the log up to entry %d, says leader %d, and now it ends with %d: %w",
+		m.GetCommit(), m.GetFrom(), last, ErrReplaced))
 	return true
 }
 
@@ -208,6 +236,10 @@ func (r *Replica) noticeLeadership() {
 	r.leadership = now
 	r.held = nil
 	clear(r.pins)
+	clear(r.steady)
+	if r.changing {
+		r.changeConcluded(ErrNotLeader)
+	}
 	var leads uint64
 	if now.Leading {
 		leads = now.Term
@@ -293,8 +325,12 @@ func (r *Replica) restore(s *raftpb.Snapshot, done chan<- struct{}) error {
 	if err != nil {
 		return err
 	}
-	r.conf = at.conf
-	r.setMembers(at.members)
+	r.conf = at.configuration
+	r.reached.Store(at.index)
+	r.setMembers(at.configuration)
+	if err := r.fits(r.conf); err != nil {
+		return err
+	}
 	r.applier.queue.put(func() error { return r.applier.restore(from, done) })
 	return nil
 }
@@ -312,34 +348,28 @@ func (r *Replica) dropIncoming() {
 func (r *Replica) apply(m *raftpb.Message) error {
 	c := committed{entries: m.GetEntries(), responses: m.GetResponses(), changes: make(map[uint64]configuration)}
 	for _, entry := range c.entries {
-		r.committedTerm = entry.GetTerm()
+		if entry.GetTerm() != r.committedTerm {
+			r.committedTerm, r.changeAfter = entry.GetTerm(), entry.GetIndex()
+		}
+		r.reached.Store(entry.GetIndex())
 		if entry.GetType() == raftpb.EntryNormal {
 			continue
 		}
 		if err := r.changeConfiguration(entry); err != nil {
 			return fmt.Errorf("change the configuration as entry %d says: %w", entry.GetIndex(), err)
 		}
-		c.changes[entry.GetIndex()] = configuration{r.conf, r.members.all()}
+		c.changes[entry.GetIndex()] = r.conf
 	}
 	r.applier.queue.put(func() error { return r.applier.apply(c) })
 	return nil
 }
 
-func (r *Replica) changeConfiguration(entry *raftpb.Entry) error {
+func parseChange(entry *raftpb.Entry) (*raftpb.ConfChange, error) {
 	if entry.GetType() != raftpb.EntryConfChange {
-		return fmt.Errorf("unknown type %v", entry.GetType())
+		return nil, fmt.Errorf("unknown type %v", entry.GetType())
 	}
 	change := new(raftpb.ConfChange)
-	if err := proto.Unmarshal(entry.GetData(), change); err != nil {
-		return err
-	}
-	members, err := addMember(r.members.all(), change)
-	if err != nil {
-		return err
-	}
-	r.conf = r.node.ApplyConfChange(change)
-	r.setMembers(members)
-	return nil
+	return change, proto.Unmarshal(entry.GetData(), change)
 }
 
 // checkpointed hears that a checkpoint is durable. The log stays from where a follower needs it

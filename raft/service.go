@@ -40,31 +40,6 @@ var expected = map[raftpb.MessageType]bool{
 	raftpb.MsgTimeoutNow: true,
 }
 
-func (r *Replica) greeting(to uint64) *raftrpc.Greeting {
-	return &raftrpc.Greeting{ClusterId: r.cfg.ClusterID, From: r.cfg.ID, To: to}
-}
-
-// admit says whether to listen to the member that greets so, in words for its log.
-func (r *Replica) admit(g *raftrpc.Greeting) error {
-	refuse := func(format string, v ...any) error {
-		return status.Errorf(codes.FailedPrecondition, format, v...)
-	}
-	_, member := r.Member(g.GetFrom())
-	switch {
-	case r.stopping():
-		return status.Error(codes.Unavailable, "the replica is stopping")
-	case g == nil:
-		return refuse("a stream must begin with a greeting")
-	case g.ClusterId != r.cfg.ClusterID:
-		return refuse("this is a replica of cluster %x, not of %x", r.cfg.ClusterID, g.ClusterId)
-	case g.To != r.cfg.ID:
-		return refuse("this is member %d, not %d", r.cfg.ID, g.To)
-	case !member:
-		return refuse("there is no member %d in this cell", g.From)
-	}
-	return nil
-}
-
 func (s service) Messages(stream grpc.ClientStreamingServer[raftrpc.PeerFrame, raftrpc.PeerDone]) error {
 	frame, err := stream.Recv()
 	if err != nil {
@@ -76,16 +51,18 @@ func (s service) Messages(stream grpc.ClientStreamingServer[raftrpc.PeerFrame, r
 	if err := stream.SendHeader(metadata.Pairs(accepted, "")); err != nil {
 		return err
 	}
-	from := frame.GetGreeting().GetFrom()
-	for {
+	for greeting := frame.GetGreeting(); ; {
 		for _, b := range frame.GetMessages() {
-			if err := s.r.hear(from, b); err != nil {
+			if err := s.r.hear(greeting.From, b); err != nil {
 				return err
 			}
 		}
 		if frame, err = stream.Recv(); errors.Is(err, io.EOF) {
 			return stream.SendAndClose(&raftrpc.PeerDone{})
 		} else if err != nil {
+			return err
+		}
+		if err := s.r.admit(greeting); err != nil {
 			return err
 		}
 	}
@@ -146,6 +123,9 @@ func (s service) Snapshot(stream grpc.ClientStreamingServer[raftrpc.SnapshotFram
 	spool, err := s.r.receive(stream)
 	if err != nil {
 		return err
+	}
+	if err := s.r.admit(frame.GetGreeting()); err != nil {
+		return errors.Join(err, spool.Close())
 	}
 	if err := s.r.deliver(received{message: m, spool: spool}); err != nil {
 		return errors.Join(err, spool.Close())

@@ -218,7 +218,7 @@ func TestSnapshotBreaksOff(t *testing.T) {
 
 // Who sends a snapshot that would stop the receiver later is refused at once.
 func TestCheckSnapshot(t *testing.T) {
-	at := position{index: 9, term: 3, conf: &raftpb.ConfState{Voters: []uint64{1, 2}}}
+	at := position{index: 9, term: 3, configuration: configuration{conf: &raftpb.ConfState{Voters: []uint64{1, 2}}}}
 	data, err := at.marshal()
 	if err != nil {
 		t.Fatal(err)

@@ -29,8 +29,10 @@ func prepare(cfg Config) (position, error) {
 	}
 	switch fresh := etcdraft.IsEmptyHardState(state); {
 	case fresh && cfg.Position != nil:
-		return position{}, errors.New("there is a state of this member, but its log is gone. " +
-			"It cannot take part any more: remove the member and add it anew, under another id")
+		return position{}, fmt.Errorf("there is a state of this member, but its log is gone: %w", ErrReplaced)
+	case fresh && cfg.Joining:
+		// From here on the log is one that was begun, so that its loss shows.
+		return position{}, cfg.Storage.Append(&raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(0)), Commit: new(uint64(0))}, nil)
 	case fresh:
 		return found(cfg)
 	case cfg.Position == nil:
@@ -38,6 +40,9 @@ func prepare(cfg Config) (position, error) {
 	}
 	at, err := parsePosition(cfg.Position)
 	if err != nil {
+		return position{}, err
+	}
+	if err := fits(cfg, at.configuration); err != nil {
 		return position{}, err
 	}
 	return at, join(cfg.Storage, state, at)
@@ -49,18 +54,25 @@ func found(cfg Config) (position, error) {
 	if !slices.ContainsFunc(cfg.Members, func(m Member) bool { return m.ID == cfg.ID }) {
 		return position{}, errors.New("it is not among the members of the new cell")
 	}
-	ids := make(map[uint64]bool)
-	for _, m := range cfg.Members {
-		if m.ID == 0 || ids[m.ID] {
-			return position{}, fmt.Errorf("the id %d of member %s of the new cell is 0 or taken", m.ID, m.Name)
-		}
-		ids[m.ID] = true
+	if err := checkFounders(cfg.Members); err != nil {
+		return position{}, err
 	}
 	state, entries, err := firstEntries(cfg.Members)
 	if err != nil {
 		return position{}, err
 	}
-	return position{members: byID(cfg.Members)}, cfg.Storage.Append(state, entries)
+	return foundedBy(cfg), cfg.Storage.Append(state, entries)
+}
+
+func checkFounders(members []Member) error {
+	ids := make(map[uint64]bool)
+	for _, m := range members {
+		if m.ID == 0 || ids[m.ID] {
+			return fmt.Errorf("the id %d of member %s of the new cell is 0 or taken", m.ID, m.Name)
+		}
+		ids[m.ID] = true
+	}
+	return nil
 }
 
 // replayAll is for a machine that made no checkpoint yet. The members are those of the new cell
@@ -70,7 +82,15 @@ func replayAll(cfg Config) (position, error) {
 	if err == nil && first > 1 {
 		err = fmt.Errorf("the log begins with entry %d, and the state before that is gone", first)
 	}
-	return position{members: byID(cfg.Members)}, err
+	return foundedBy(cfg), err
+}
+
+// foundedBy is where a log stands before its first entry. The members are those of the new cell.
+func foundedBy(cfg Config) position {
+	if cfg.Joining {
+		return position{}
+	}
+	return position{configuration: configuration{members: byID(cfg.Members)}}
 }
 
 // join makes the log go on from a checkpoint of the machine. If it ends before that, the process
@@ -100,7 +120,7 @@ func join(s Storage, state *raftpb.HardState, at position) error {
 func byID(members []Member) map[uint64]Member {
 	known := make(map[uint64]Member)
 	for _, m := range members {
-		known[m.ID] = m
+		known[m.ID] = Member{ID: m.ID, Name: m.Name, Address: m.Address}
 	}
 	return known
 }

@@ -12,8 +12,8 @@ import (
 
 func somePosition(t *testing.T, index, term uint64) []byte {
 	t.Helper()
-	b, err := position{index: index, term: term, conf: &raftpb.ConfState{Voters: []uint64{1}},
-		members: byID([]Member{{ID: 1, Name: "r1", Address: "r1"}})}.marshal()
+	b, err := position{index: index, term: term, configuration: configuration{conf: &raftpb.ConfState{Voters: []uint64{1}},
+		members: byID([]Member{{ID: 1, Name: "r1", Address: "r1"}})}}.marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,8 +124,9 @@ func TestHalfStarted(t *testing.T) {
 }
 
 func TestPositionRoundTrip(t *testing.T) {
-	want := position{index: 7, term: 3, conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}},
-		members: byID([]Member{{1, "a", "a:1"}, {2, "b", "b:1"}, {3, "c", "c:1"}})}
+	want := position{index: 7, term: 3, configuration: configuration{
+		conf:    &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}},
+		members: map[uint64]Member{1: {ID: 1, Name: "a", Address: "a:1"}, 3: {3, "c", "c:1", 77, 2, 6}}, removed: []uint64{9, 8}}}
 	b, err := want.marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,8 @@ func TestPositionRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.index != 7 || got.term != 3 || !cmp.Equal(got.members, want.members) || got.conf.Equivalent(want.conf) != nil {
+	if got.index != 7 || got.term != 3 || !cmp.Equal(got.members, want.members) || got.conf.Equivalent(want.conf) != nil ||
+		!cmp.Equal(got.removed, want.removed) {
 		t.Errorf("it came back as %+v", got)
 	}
 	again, err := got.marshal()
@@ -143,26 +145,62 @@ func TestPositionRoundTrip(t *testing.T) {
 	}
 }
 
-func TestAddMember(t *testing.T) {
-	info, err := deterministic.Marshal(memberInfo(Member{3, "c", "c:1"}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	two := byID([]Member{{1, "a", "a:1"}, {2, "b", "b:1"}})
-	add, remove := raftpb.ConfChangeAddNode.Enum(), raftpb.ConfChangeRemoveNode.Enum()
-	got, err := addMember(two, &raftpb.ConfChange{Type: add, NodeId: new(uint64(3)), Context: info})
-	if err != nil || !cmp.Equal(sortedMembers(got), []Member{{1, "a", "a:1"}, {2, "b", "b:1"}, {3, "c", "c:1"}}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	if len(two) != 2 {
-		t.Errorf("the members of before were changed: %v", two)
+func TestChanged(t *testing.T) {
+	two := configuration{members: byID([]Member{{ID: 1, Name: "a", Address: "a:1"}, {ID: 2, Name: "b", Address: "b:1"}})}
+	c := Member{ID: 3, Name: "c", Address: "c:1", Replaces: 2}
+	add, learn := raftpb.ConfChangeAddNode, raftpb.ConfChangeAddLearnerNode
+	update, remove := raftpb.ConfChangeUpdateNode, raftpb.ConfChangeRemoveNode
+	known := func(m Member, incarnation uint64) Member { m.Incarnation = incarnation; return m }
+	one, learner := two.members[1], c
+	learner.Added = 9
+	for name, test := range map[string]struct {
+		changes []change
+		want    []Member
+		removed []uint64
+	}{
+		"the cell begins with it":      {[]change{{add, c}}, []Member{one, two.members[2], c}, nil},
+		"a learner":                    {[]change{{learn, c}}, []Member{one, two.members[2], learner}, nil},
+		"promoted it is the same":      {[]change{{learn, c}, {add, known(c, 5)}}, []Member{one, two.members[2], learner}, nil},
+		"its data folder":              {[]change{{update, known(one, 5)}}, []Member{known(one, 5), two.members[2]}, nil},
+		"another one is not its own":   {[]change{{update, known(one, 5)}, {update, known(one, 6)}}, []Member{known(one, 5), two.members[2]}, nil},
+		"of nobody":                    {[]change{{update, known(c, 5)}}, []Member{one, two.members[2]}, nil},
+		"removed":                      {[]change{{remove, two.members[2]}}, []Member{one}, []uint64{2}},
+		"the last one removed is last": {[]change{{remove, two.members[2]}, {remove, one}}, nil, []uint64{2, 1}},
+	} {
+		got := two
+		for i, do := range test.changes {
+			data, err := changeData(do.kind, do.member)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change, err := parseChange(&raftpb.Entry{Type: raftpb.EntryConfChange.Enum(), Data: data})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err = got.changed(change, 9+uint64(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !cmp.Equal(sortedMembers(got.members), test.want) || !cmp.Equal(got.removed, test.removed) {
+			t.Errorf("%s: %v, removed %v", name, got.members, got.removed)
+		}
+		if len(two.members) != 2 || two.members[1] != one {
+			t.Errorf("%s: the members of before were changed: %v", name, two)
+		}
 	}
 	for name, bad := range map[string]*raftpb.ConfChange{
-		"nobody is known to the log":  {Type: add, NodeId: new(uint64(3)), Context: []byte("?")},
-		"this version does not do it": {Type: remove, NodeId: new(uint64(1))},
+		"nobody is known to the log":  {Type: add.Enum(), NodeId: new(uint64(3)), Context: []byte("?")},
+		"this version does not do it": {Type: raftpb.ConfChangeType(99).Enum(), NodeId: new(uint64(1))},
 	} {
-		if _, err := addMember(two, bad); err == nil {
+		if _, err := two.changed(bad, 9); err == nil {
 			t.Errorf("accepted: %s", name)
 		}
+	}
+	many := two
+	for id := range uint64(removedMax + 1) {
+		many, _ = many.changed(&raftpb.ConfChange{Type: remove.Enum(), NodeId: new(id)}, 9)
+	}
+	if len(many.removed) != removedMax || many.removed[0] != 1 {
+		t.Errorf("%d former members are remembered, from %d on", len(many.removed), many.removed[0])
 	}
 }

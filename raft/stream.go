@@ -34,11 +34,8 @@ const accepted = "lockfs-accepted"
 
 // connect holds a connection until it fails, which it says.
 func (p *peer) connect(ctx context.Context) error {
-	wire := wire{dial: p.r.cfg.Dial}
-	conn, err := grpc.NewClient("passthrough:///"+p.Address,
-		grpc.WithContextDialer(wire.open),
-		grpc.WithTransportCredentials(orInsecure(p.r.cfg.Credentials)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTime}))
+	wire := &wire{dial: p.r.cfg.Dial}
+	conn, err := wire.client(p.Address, p.r.cfg.Credentials)
 	if err != nil {
 		return err
 	}
@@ -73,6 +70,14 @@ type wire struct {
 		conn net.Conn
 		err  error
 	}
+}
+
+// client returns a connection that is dialled when it is first used.
+func (w *wire) client(address string, c credentials.TransportCredentials) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+address,
+		grpc.WithContextDialer(w.open),
+		grpc.WithTransportCredentials(orInsecure(c)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTime}))
 }
 
 func (w *wire) open(ctx context.Context, address string) (net.Conn, error) {
@@ -125,10 +130,10 @@ func (p *peer) stream(ctx context.Context, conn *grpc.ClientConn, l *queue[*raft
 		return plain(err)
 	}
 	if err := s.Send(&raftrpc.PeerFrame{Greeting: p.r.greeting(p.ID)}); err != nil {
-		return plain(reason(s, err))
+		return plain(p.heed(reason(s, err)))
 	}
 	if header, err := s.Header(); err != nil || len(header.Get(accepted)) == 0 {
-		return plain(reason(s, err))
+		return plain(p.heed(reason(s, err)))
 	}
 	if open != nil {
 		open()
@@ -144,7 +149,7 @@ func (p *peer) stream(ctx context.Context, conn *grpc.ClientConn, l *queue[*raft
 				return err
 			}
 			if err := s.Send(frame); err != nil {
-				return plain(reason(s, err))
+				return plain(p.heed(reason(s, err)))
 			}
 		}
 	}

@@ -23,6 +23,55 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type Refusal_Reason int32
+
+const (
+	Refusal_OTHER    Refusal_Reason = 0
+	Refusal_REMOVED  Refusal_Reason = 1 // the sender is no member any more
+	Refusal_REPLACED Refusal_Reason = 2 // the sender's data folder is not the one that this member took part with
+)
+
+// Enum value maps for Refusal_Reason.
+var (
+	Refusal_Reason_name = map[int32]string{
+		0: "OTHER",
+		1: "REMOVED",
+		2: "REPLACED",
+	}
+	Refusal_Reason_value = map[string]int32{
+		"OTHER":    0,
+		"REMOVED":  1,
+		"REPLACED": 2,
+	}
+)
+
+func (x Refusal_Reason) Enum() *Refusal_Reason {
+	p := new(Refusal_Reason)
+	*p = x
+	return p
+}
+
+func (x Refusal_Reason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Refusal_Reason) Descriptor() protoreflect.EnumDescriptor {
+	return file_raft_raftrpc_peer_proto_enumTypes[0].Descriptor()
+}
+
+func (Refusal_Reason) Type() protoreflect.EnumType {
+	return &file_raft_raftrpc_peer_proto_enumTypes[0]
+}
+
+func (x Refusal_Reason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Refusal_Reason.Descriptor instead.
+func (Refusal_Reason) EnumDescriptor() ([]byte, []int) {
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{2, 0}
+}
+
 type PeerDone struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -64,6 +113,11 @@ type Greeting struct {
 	ClusterId     uint64                 `protobuf:"varint,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	From          uint64                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
 	To            uint64                 `protobuf:"varint,3,opt,name=to,proto3" json:"to,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                          // of the sender's data folder
+	ToIncarnation uint64                 `protobuf:"varint,5,opt,name=to_incarnation,json=toIncarnation,proto3" json:"to_incarnation,omitempty"` // of the one who is meant, as the sender's log has it; 0: not yet
+	// The sender, as its own log has it; nothing before that has told it of itself. Whoever has not
+	// come that far in the log does not know it yet and answers to here.
+	Sender        *MemberInfo `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -119,6 +173,72 @@ func (x *Greeting) GetTo() uint64 {
 	return 0
 }
 
+func (x *Greeting) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Greeting) GetToIncarnation() uint64 {
+	if x != nil {
+		return x.ToIncarnation
+	}
+	return 0
+}
+
+func (x *Greeting) GetSender() *MemberInfo {
+	if x != nil {
+		return x.Sender
+	}
+	return nil
+}
+
+// Refusal goes with the status of a greeting that is refused for good.
+type Refusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        Refusal_Reason         `protobuf:"varint,1,opt,name=reason,proto3,enum=lockfs.raft.Refusal_Reason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Refusal) GetReason() Refusal_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Refusal_OTHER
+}
+
 type PeerFrame struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Greeting      *Greeting              `protobuf:"bytes,1,opt,name=greeting,proto3" json:"greeting,omitempty"` // in the first frame alone
@@ -129,7 +249,7 @@ type PeerFrame struct {
 
 func (x *PeerFrame) Reset() {
 	*x = PeerFrame{}
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[2]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -141,7 +261,7 @@ func (x *PeerFrame) String() string {
 func (*PeerFrame) ProtoMessage() {}
 
 func (x *PeerFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[2]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -154,7 +274,7 @@ func (x *PeerFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerFrame.ProtoReflect.Descriptor instead.
 func (*PeerFrame) Descriptor() ([]byte, []int) {
-	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{2}
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PeerFrame) GetGreeting() *Greeting {
@@ -183,7 +303,7 @@ type SnapshotFrame struct {
 
 func (x *SnapshotFrame) Reset() {
 	*x = SnapshotFrame{}
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[3]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -195,7 +315,7 @@ func (x *SnapshotFrame) String() string {
 func (*SnapshotFrame) ProtoMessage() {}
 
 func (x *SnapshotFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[3]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -208,7 +328,7 @@ func (x *SnapshotFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFrame.ProtoReflect.Descriptor instead.
 func (*SnapshotFrame) Descriptor() ([]byte, []int) {
-	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{3}
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SnapshotFrame) GetGreeting() *Greeting {
@@ -239,6 +359,110 @@ func (x *SnapshotFrame) GetEnd() bool {
 	return false
 }
 
+type StateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Greeting      *Greeting              `protobuf:"bytes,1,opt,name=greeting,proto3" json:"greeting,omitempty"`
+	Least         uint64                 `protobuf:"varint,2,opt,name=least,proto3" json:"least,omitempty"` // the checkpoint is to be at this entry or after it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateRequest) Reset() {
+	*x = StateRequest{}
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateRequest) ProtoMessage() {}
+
+func (x *StateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateRequest.ProtoReflect.Descriptor instead.
+func (*StateRequest) Descriptor() ([]byte, []int) {
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StateRequest) GetGreeting() *Greeting {
+	if x != nil {
+		return x.Greeting
+	}
+	return nil
+}
+
+func (x *StateRequest) GetLeast() uint64 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+type StateFrame struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	End           bool                   `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"` // in the last frame alone: the state is complete
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateFrame) Reset() {
+	*x = StateFrame{}
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateFrame) ProtoMessage() {}
+
+func (x *StateFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateFrame.ProtoReflect.Descriptor instead.
+func (*StateFrame) Descriptor() ([]byte, []int) {
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StateFrame) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+func (x *StateFrame) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
 // EntryData is the data of a normal log entry: proposals in order, each one caller's bytes.
 type EntryData struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -249,7 +473,7 @@ type EntryData struct {
 
 func (x *EntryData) Reset() {
 	*x = EntryData{}
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[4]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +485,7 @@ func (x *EntryData) String() string {
 func (*EntryData) ProtoMessage() {}
 
 func (x *EntryData) ProtoReflect() protoreflect.Message {
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[4]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +498,7 @@ func (x *EntryData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EntryData.ProtoReflect.Descriptor instead.
 func (*EntryData) Descriptor() ([]byte, []int) {
-	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{4}
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *EntryData) GetProposals() [][]byte {
@@ -290,13 +514,16 @@ type MemberInfo struct {
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	Incarnation   uint64                 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"` // of its data folder; 0: not known yet
+	Replaces      uint64                 `protobuf:"varint,5,opt,name=replaces,proto3" json:"replaces,omitempty"`       // the member that is to go once this one votes; 0: none
+	Added         uint64                 `protobuf:"varint,6,opt,name=added,proto3" json:"added,omitempty"`             // the entry of the log by which it came; 0: the cell began with it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberInfo) Reset() {
 	*x = MemberInfo{}
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[5]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +535,7 @@ func (x *MemberInfo) String() string {
 func (*MemberInfo) ProtoMessage() {}
 
 func (x *MemberInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[5]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +548,7 @@ func (x *MemberInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberInfo.ProtoReflect.Descriptor instead.
 func (*MemberInfo) Descriptor() ([]byte, []int) {
-	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{5}
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MemberInfo) GetId() uint64 {
@@ -345,6 +572,27 @@ func (x *MemberInfo) GetAddress() string {
 	return ""
 }
 
+func (x *MemberInfo) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *MemberInfo) GetReplaces() uint64 {
+	if x != nil {
+		return x.Replaces
+	}
+	return 0
+}
+
+func (x *MemberInfo) GetAdded() uint64 {
+	if x != nil {
+		return x.Added
+	}
+	return 0
+}
+
 // Position is where in the log a state stands, and what raft must know to go on from there.
 type Position struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -352,13 +600,14 @@ type Position struct {
 	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`                           // of that entry
 	ConfState     []byte                 `protobuf:"bytes,3,opt,name=conf_state,json=confState,proto3" json:"conf_state,omitempty"` // raftpb.ConfState, marshalled
 	Members       []*MemberInfo          `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`                      // by id
+	Removed       []uint64               `protobuf:"varint,5,rep,packed,name=removed,proto3" json:"removed,omitempty"`              // ids of former members, the last one last
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[6]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +619,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[6]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +632,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{6}
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Position) GetIndex() uint64 {
@@ -414,6 +663,13 @@ func (x *Position) GetMembers() []*MemberInfo {
 	return nil
 }
 
+func (x *Position) GetRemoved() []uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
 // LogOwner stands at the head of each segment of a log.
 type LogOwner struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -425,7 +681,7 @@ type LogOwner struct {
 
 func (x *LogOwner) Reset() {
 	*x = LogOwner{}
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[7]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +693,7 @@ func (x *LogOwner) String() string {
 func (*LogOwner) ProtoMessage() {}
 
 func (x *LogOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_raft_raftrpc_peer_proto_msgTypes[7]
+	mi := &file_raft_raftrpc_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +706,7 @@ func (x *LogOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogOwner.ProtoReflect.Descriptor instead.
 func (*LogOwner) Descriptor() ([]byte, []int) {
-	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{7}
+	return file_raft_raftrpc_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LogOwner) GetClusterId() uint64 {
@@ -473,12 +729,21 @@ const file_raft_raftrpc_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x17raft/raftrpc/peer.proto\x12\vlockfs.raft\"\n" +
 	"\n" +
-	"\bPeerDone\"M\n" +
+	"\bPeerDone\"\xc7\x01\n" +
 	"\bGreeting\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x04R\tclusterId\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\x04R\x02to\"Z\n" +
+	"\x02to\x18\x03 \x01(\x04R\x02to\x12 \n" +
+	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12%\n" +
+	"\x0eto_incarnation\x18\x05 \x01(\x04R\rtoIncarnation\x12/\n" +
+	"\x06sender\x18\x06 \x01(\v2\x17.lockfs.raft.MemberInfoR\x06sender\"n\n" +
+	"\aRefusal\x123\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x1b.lockfs.raft.Refusal.ReasonR\x06reason\".\n" +
+	"\x06Reason\x12\t\n" +
+	"\x05OTHER\x10\x00\x12\v\n" +
+	"\aREMOVED\x10\x01\x12\f\n" +
+	"\bREPLACED\x10\x02\"Z\n" +
 	"\tPeerFrame\x121\n" +
 	"\bgreeting\x18\x01 \x01(\v2\x15.lockfs.raft.GreetingR\bgreeting\x12\x1a\n" +
 	"\bmessages\x18\x02 \x03(\fR\bmessages\"\x84\x01\n" +
@@ -486,27 +751,39 @@ const file_raft_raftrpc_peer_proto_rawDesc = "" +
 	"\bgreeting\x18\x01 \x01(\v2\x15.lockfs.raft.GreetingR\bgreeting\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\fR\amessage\x12\x14\n" +
 	"\x05chunk\x18\x03 \x01(\fR\x05chunk\x12\x10\n" +
-	"\x03end\x18\x04 \x01(\bR\x03end\")\n" +
+	"\x03end\x18\x04 \x01(\bR\x03end\"W\n" +
+	"\fStateRequest\x121\n" +
+	"\bgreeting\x18\x01 \x01(\v2\x15.lockfs.raft.GreetingR\bgreeting\x12\x14\n" +
+	"\x05least\x18\x02 \x01(\x04R\x05least\"4\n" +
+	"\n" +
+	"StateFrame\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\bR\x03end\")\n" +
 	"\tEntryData\x12\x1c\n" +
-	"\tproposals\x18\x01 \x03(\fR\tproposals\"J\n" +
+	"\tproposals\x18\x01 \x03(\fR\tproposals\"\x9e\x01\n" +
 	"\n" +
 	"MemberInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x03 \x01(\tR\aaddress\"\x86\x01\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12 \n" +
+	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x1a\n" +
+	"\breplaces\x18\x05 \x01(\x04R\breplaces\x12\x14\n" +
+	"\x05added\x18\x06 \x01(\x04R\x05added\"\xa0\x01\n" +
 	"\bPosition\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
 	"conf_state\x18\x03 \x01(\fR\tconfState\x121\n" +
-	"\amembers\x18\x04 \x03(\v2\x17.lockfs.raft.MemberInfoR\amembers\"F\n" +
+	"\amembers\x18\x04 \x03(\v2\x17.lockfs.raft.MemberInfoR\amembers\x12\x18\n" +
+	"\aremoved\x18\x05 \x03(\x04R\aremoved\"F\n" +
 	"\bLogOwner\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x04R\tclusterId\x12\x1b\n" +
-	"\tmember_id\x18\x02 \x01(\x04R\bmemberId2\x84\x01\n" +
+	"\tmember_id\x18\x02 \x01(\x04R\bmemberId2\xc3\x01\n" +
 	"\x04Peer\x12;\n" +
 	"\bMessages\x12\x16.lockfs.raft.PeerFrame\x1a\x15.lockfs.raft.PeerDone(\x01\x12?\n" +
-	"\bSnapshot\x12\x1a.lockfs.raft.SnapshotFrame\x1a\x15.lockfs.raft.PeerDone(\x01B\x15Z\x13lockfs/raft/raftrpcb\x06proto3"
+	"\bSnapshot\x12\x1a.lockfs.raft.SnapshotFrame\x1a\x15.lockfs.raft.PeerDone(\x01\x12=\n" +
+	"\x05State\x12\x19.lockfs.raft.StateRequest\x1a\x17.lockfs.raft.StateFrame0\x01B\x15Z\x13lockfs/raft/raftrpcb\x06proto3"
 
 var (
 	file_raft_raftrpc_peer_proto_rawDescOnce sync.Once
@@ -520,30 +797,40 @@ func file_raft_raftrpc_peer_proto_rawDescGZIP() []byte {
 	return file_raft_raftrpc_peer_proto_rawDescData
 }
 
-var file_raft_raftrpc_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_raft_raftrpc_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_raft_raftrpc_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_raft_raftrpc_peer_proto_goTypes = []any{
-	(*PeerDone)(nil),      // 0: lockfs.raft.PeerDone
-	(*Greeting)(nil),      // 1: lockfs.raft.Greeting
-	(*PeerFrame)(nil),     // 2: lockfs.raft.PeerFrame
-	(*SnapshotFrame)(nil), // 3: lockfs.raft.SnapshotFrame
-	(*EntryData)(nil),     // 4: lockfs.raft.EntryData
-	(*MemberInfo)(nil),    // 5: lockfs.raft.MemberInfo
-	(*Position)(nil),      // 6: lockfs.raft.Position
-	(*LogOwner)(nil),      // 7: lockfs.raft.LogOwner
+	(Refusal_Reason)(0),   // 0: lockfs.raft.Refusal.Reason
+	(*PeerDone)(nil),      // 1: lockfs.raft.PeerDone
+	(*Greeting)(nil),      // 2: lockfs.raft.Greeting
+	(*Refusal)(nil),       // 3: lockfs.raft.Refusal
+	(*PeerFrame)(nil),     // 4: lockfs.raft.PeerFrame
+	(*SnapshotFrame)(nil), // 5: lockfs.raft.SnapshotFrame
+	(*StateRequest)(nil),  // 6: lockfs.raft.StateRequest
+	(*StateFrame)(nil),    // 7: lockfs.raft.StateFrame
+	(*EntryData)(nil),     // 8: lockfs.raft.EntryData
+	(*MemberInfo)(nil),    // 9: lockfs.raft.MemberInfo
+	(*Position)(nil),      // 10: lockfs.raft.Position
+	(*LogOwner)(nil),      // 11: lockfs.raft.LogOwner
 }
 var file_raft_raftrpc_peer_proto_depIdxs = []int32{
-	1, // 0: lockfs.raft.PeerFrame.greeting:type_name -> lockfs.raft.Greeting
-	1, // 1: lockfs.raft.SnapshotFrame.greeting:type_name -> lockfs.raft.Greeting
-	5, // 2: lockfs.raft.Position.members:type_name -> lockfs.raft.MemberInfo
-	2, // 3: lockfs.raft.Peer.Messages:input_type -> lockfs.raft.PeerFrame
-	3, // 4: lockfs.raft.Peer.Snapshot:input_type -> lockfs.raft.SnapshotFrame
-	0, // 5: lockfs.raft.Peer.Messages:output_type -> lockfs.raft.PeerDone
-	0, // 6: lockfs.raft.Peer.Snapshot:output_type -> lockfs.raft.PeerDone
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	9, // 0: lockfs.raft.Greeting.sender:type_name -> lockfs.raft.MemberInfo
+	0, // 1: lockfs.raft.Refusal.reason:type_name -> lockfs.raft.Refusal.Reason
+	2, // 2: lockfs.raft.PeerFrame.greeting:type_name -> lockfs.raft.Greeting
+	2, // 3: lockfs.raft.SnapshotFrame.greeting:type_name -> lockfs.raft.Greeting
+	2, // 4: lockfs.raft.StateRequest.greeting:type_name -> lockfs.raft.Greeting
+	9, // 5: lockfs.raft.Position.members:type_name -> lockfs.raft.MemberInfo
+	4, // 6: lockfs.raft.Peer.Messages:input_type -> lockfs.raft.PeerFrame
+	5, // 7: lockfs.raft.Peer.Snapshot:input_type -> lockfs.raft.SnapshotFrame
+	6, // 8: lockfs.raft.Peer.State:input_type -> lockfs.raft.StateRequest
+	1, // 9: lockfs.raft.Peer.Messages:output_type -> lockfs.raft.PeerDone
+	1, // 10: lockfs.raft.Peer.Snapshot:output_type -> lockfs.raft.PeerDone
+	7, // 11: lockfs.raft.Peer.State:output_type -> lockfs.raft.StateFrame
+	9, // [9:12] is the sub-list for method output_type
+	6, // [6:9] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_raft_raftrpc_peer_proto_init() }
@@ -556,13 +843,14 @@ func file_raft_raftrpc_peer_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_raft_raftrpc_peer_proto_rawDesc), len(file_raft_raftrpc_peer_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   8,
+			NumEnums:      1,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_raft_raftrpc_peer_proto_goTypes,
 		DependencyIndexes: file_raft_raftrpc_peer_proto_depIdxs,
+		EnumInfos:         file_raft_raftrpc_peer_proto_enumTypes,
 		MessageInfos:      file_raft_raftrpc_peer_proto_msgTypes,
 	}.Build()
 	File_raft_raftrpc_peer_proto = out.File

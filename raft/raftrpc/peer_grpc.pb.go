@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Peer_Messages_FullMethodName = "/lockfs.raft.Peer/Messages"
 	Peer_Snapshot_FullMethodName = "/lockfs.raft.Peer/Snapshot"
+	Peer_State_FullMethodName    = "/lockfs.raft.Peer/State"
 )
 
 // PeerClient is the client API for Peer service.
@@ -35,6 +36,8 @@ type PeerClient interface {
 	// Snapshot carries one MsgSnap, followed by the state in chunks. The answer comes when the state
 	// has arrived; that it is in use is told by the log's own acknowledgements.
 	Snapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotFrame, PeerDone], error)
+	// State gives the last checkpoint of the state to a member that has lost its own.
+	State(ctx context.Context, in *StateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StateFrame], error)
 }
 
 type peerClient struct {
@@ -71,6 +74,25 @@ func (c *peerClient) Snapshot(ctx context.Context, opts ...grpc.CallOption) (grp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_SnapshotClient = grpc.ClientStreamingClient[SnapshotFrame, PeerDone]
 
+func (c *peerClient) State(ctx context.Context, in *StateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StateFrame], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Peer_ServiceDesc.Streams[2], Peer_State_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[StateRequest, StateFrame]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_StateClient = grpc.ServerStreamingClient[StateFrame]
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -81,6 +103,8 @@ type PeerServer interface {
 	// Snapshot carries one MsgSnap, followed by the state in chunks. The answer comes when the state
 	// has arrived; that it is in use is told by the log's own acknowledgements.
 	Snapshot(grpc.ClientStreamingServer[SnapshotFrame, PeerDone]) error
+	// State gives the last checkpoint of the state to a member that has lost its own.
+	State(*StateRequest, grpc.ServerStreamingServer[StateFrame]) error
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -96,6 +120,9 @@ func (UnimplementedPeerServer) Messages(grpc.ClientStreamingServer[PeerFrame, Pe
 }
 func (UnimplementedPeerServer) Snapshot(grpc.ClientStreamingServer[SnapshotFrame, PeerDone]) error {
 	return status.Error(codes.Unimplemented, "method Snapshot not implemented")
+}
+func (UnimplementedPeerServer) State(*StateRequest, grpc.ServerStreamingServer[StateFrame]) error {
+	return status.Error(codes.Unimplemented, "method State not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -132,6 +159,17 @@ func _Peer_Snapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Peer_SnapshotServer = grpc.ClientStreamingServer[SnapshotFrame, PeerDone]
 
+func _Peer_State_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(StateRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServer).State(m, &grpc.GenericServerStream[StateRequest, StateFrame]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Peer_StateServer = grpc.ServerStreamingServer[StateFrame]
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -149,6 +187,11 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Snapshot",
 			Handler:       _Peer_Snapshot_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "State",
+			Handler:       _Peer_State_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "raft/raftrpc/peer.proto",
