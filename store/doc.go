@@ -27,6 +27,19 @@
 // master does with DeleteOrphan, once it has told those who cache it. Below an ephemeral directory
 // all nodes are ephemeral, for a permanent one would keep it for ever.
 //
+// # What replicas keep from each other
+//
+// A version knows commands and rules up to its Level. The cell has a level of its own, which only a
+// RaiseLevel in the log changes; a command above it is refused on all replicas alike. A replica that
+// does not know a command, or a level that the cell is raised to, stops, and so does not read the
+// records of a cell above what it knows.
+//
+// A CheckHash in the log has every replica note its running hash there; a later one says what a
+// majority noted, and who noted another stops with ErrDiffers.
+//
+// Rebirth makes the state of a new cell of a snapshot, in which nothing is valid any more that was
+// ever drawn from the old cell.
+//
 // # Records, checkpoints, snapshots
 //
 // The state is a set of records: the one of the cell, and one for each node, session, and name with

@@ -76,6 +76,9 @@ func (l *loader) load(record *storepb.Record) error {
 }
 
 func (l *loader) loadCell(m *storepb.Cell) error {
+	if m.Name != l.state.cell.name {
+		return fmt.Errorf("the cell %q in a state of %q", m.Name, l.state.cell.name)
+	}
 	l.cell = m
 	limits := m.GetLimits()
 	l.state.cell = cell{
@@ -197,6 +200,8 @@ func (l *loader) finish(meta *storepb.Meta) (*State, error) {
 		return nil, corrupt("there is no record of the cell")
 	case l.count != meta.Records:
 		return nil, corrupt("%d records of %d", l.count, meta.Records)
+	case s.cell.clusterID != meta.ClusterId:
+		return nil, corrupt("the cell is of cluster %x, not of %x", s.cell.clusterID, meta.ClusterId)
 	case s.cell.nodes != l.cell.Nodes || s.cell.bytes != l.cell.Bytes:
 		return nil, corrupt("%d nodes of %d bytes where the cell should have %d of %d",
 			s.cell.nodes, s.cell.bytes, l.cell.Nodes, l.cell.Bytes)

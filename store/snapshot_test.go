@@ -189,6 +189,8 @@ func TestLoaderTrustsNothing(t *testing.T) {
 	holder := &storepb.Holder{Session: 1}
 	for name, records := range map[string][]*storepb.Record{
 		"no cell":                    {nodeRecord(root)},
+		"another cell":               {cellOf(&storepb.Cell{Name: "sf1", Nodes: 1, LastInstance: 9}), nodeRecord(root)},
+		"another cluster":            {cellOf(&storepb.Cell{Name: testCell, ClusterId: 7, Nodes: 1, LastInstance: 9}), nodeRecord(root)},
 		"other totals":               {cellRecord(2, 0), nodeRecord(root)},
 		"a bad path":                 file(func(n *storepb.Node) { n.Path = "/ls/ny1/.." }),
 		"a path elsewhere":           file(func(n *storepb.Node) { n.Path = "/ls/sf1/f" }),
@@ -233,7 +235,12 @@ func TestLoaderTrustsNothing(t *testing.T) {
 }
 
 func cellRecord(nodes, bytes int64) *storepb.Record {
-	return &storepb.Record{Record: &storepb.Record_Cell{Cell: &storepb.Cell{Name: testCell, LastInstance: 9, Nodes: nodes, Bytes: bytes, Limits: &storepb.Limits{}}}}
+	return cellOf(&storepb.Cell{Name: testCell, LastInstance: 9, Nodes: nodes, Bytes: bytes})
+}
+
+func cellOf(c *storepb.Cell) *storepb.Record {
+	c.Limits = &storepb.Limits{}
+	return &storepb.Record{Record: &storepb.Record_Cell{Cell: c}}
 }
 
 func nodeRecord(n *storepb.Node) *storepb.Record {
