@@ -231,6 +231,7 @@ type host struct {
 	machine *recorder
 	replica *Replica // nil while it is down
 	failure error    // why the last replica ended
+	joining bool     // it was added to a running cell
 	server  *grpc.Server
 	serving sync.WaitGroup
 }
@@ -268,28 +269,47 @@ func newCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
 func layCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
 	c := &cell{t: t, net: newNetwork(seed), tune: tune}
 	for i := range size {
-		name := fmt.Sprintf("r%d", i+1)
-		c.hosts = append(c.hosts, &host{
-			Member: Member{ID: uint64(i + 1), Name: name, Address: name},
-			clock:  clock.NewVirtual(), disk: NewMemoryDisk(), machine: newRecorder(t, image{}),
-		})
+		c.lay(uint64(i + 1)).joining = false
 	}
 	return c
 }
 
-func (c *cell) members() []Member {
+// lay makes a host that is down, for a member of that id who is to join.
+func (c *cell) lay(id uint64) *host {
+	name := fmt.Sprintf("r%d", id)
+	h := &host{
+		Member: Member{ID: id, Name: name, Address: name, Incarnation: 0xda7a + id},
+		clock:  clock.NewVirtual(), disk: NewMemoryDisk(), machine: newRecorder(c.t, image{}), joining: true,
+	}
+	c.hosts = append(c.hosts, h)
+	return h
+}
+
+// wipe gives a host that is down a new data folder.
+func (h *host) wipe(t testing.TB) {
+	h.disk, h.machine = NewMemoryDisk(), newRecorder(t, image{})
+	h.Incarnation += 0x10000
+}
+
+// founders are the members that the cell begins with.
+func (c *cell) founders() []Member {
 	var members []Member
 	for _, h := range c.hosts {
-		members = append(members, h.Member)
+		if !h.joining {
+			members = append(members, h.Member)
+		}
 	}
 	return members
 }
 
 func (c *cell) config(h *host) Config {
 	cfg := Config{
-		ClusterID: testCluster, ID: h.ID, Members: c.members(),
+		ClusterID: testCluster, ID: h.ID, Incarnation: h.Incarnation, Joining: h.joining,
 		Machine: h.machine, Position: h.machine.durable().At, Storage: h.disk.Open(),
 		Clock: h.clock, Logger: testLogger(h.Name), Dial: c.net.dial(h.Name),
+	}
+	if !h.joining {
+		cfg.Members = c.founders()
 	}
 	if c.tune != nil {
 		c.tune(&cfg)
@@ -317,7 +337,7 @@ func (c *cell) start(h *host) {
 	if err != nil {
 		c.t.Fatalf("%s: %v", h.Name, err)
 	}
-	h.replica, h.server = r, grpc.NewServer()
+	h.replica, h.failure, h.server = r, nil, grpc.NewServer()
 	r.Register(h.server)
 	listener := c.net.listen(h.Address)
 	h.serving.Go(func() { h.server.Serve(listener) })
@@ -330,6 +350,18 @@ func (c *cell) halt(h *host, end func()) {
 	h.server.Stop()
 	h.serving.Wait()
 	h.failure, h.replica = h.replica.Err(), nil
+}
+
+// ended waits until a replica ends of itself, takes its host down and returns why.
+func (c *cell) ended(h *host) error {
+	c.t.Helper()
+	select {
+	case <-h.replica.Done():
+	case <-time.After(30 * time.Second):
+		c.t.Errorf("%s did not end within 30 s: %+v", h.Name, h.replica.Status())
+	}
+	c.halt(h, func() {})
+	return h.failure
 }
 
 // crash takes a host down so that its disks forget what was not synced.

@@ -20,6 +20,7 @@ func TestOneLeaderAndOneOrder(t *testing.T) {
 		}
 		c.agree(10)
 		term := leader.replica.Status().Term
+		c.recorded()
 		for _, h := range c.hosts {
 			if m, ok := h.replica.Member(2); !ok || m != c.hosts[1].Member {
 				t.Errorf("%s: member 2 is %+v", h.Name, m)
@@ -93,6 +94,7 @@ func TestCellOfOneReadsWhatItAcknowledged(t *testing.T) {
 func TestStatus(t *testing.T) {
 	inCell(t, 3, nil, func(t *testing.T, c *cell) {
 		leader := c.leader()
+		c.recorded()
 		c.propose(leader, "a")
 		c.agree(1)
 		down := c.hosts[leader.ID%3]
@@ -244,7 +246,7 @@ func TestRestartReplays(t *testing.T) {
 	}{
 		"stopped":                    {1000, func(c *cell, h *host) { c.halt(h, func() {}) }, false},
 		"crashed, no checkpoint":     {1000, (*cell).crash, true},
-		"crashed, after checkpoints": {7, (*cell).crash, true},
+		"crashed, after checkpoints": {8, (*cell).crash, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inCell(t, 3, func(cfg *Config) { cfg.CheckpointEntries = test.checkpoint }, func(t *testing.T, c *cell) {
