@@ -3636,7 +3636,12 @@ type StatusAnswer struct {
 	Bytes         int64                  `protobuf:"varint,12,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Sessions      int64                  `protobuf:"varint,13,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Members       []*Member              `protobuf:"bytes,14,rep,name=members,proto3" json:"members,omitempty"`
-	Hash          uint64                 `protobuf:"varint,15,opt,name=hash,proto3" json:"hash,omitempty"` // over all records, at applied
+	Hash          uint64                 `protobuf:"varint,15,opt,name=hash,proto3" json:"hash,omitempty"`                               // over all records, at applied
+	HashNotes     []*HashNote            `protobuf:"bytes,16,rep,name=hash_notes,json=hashNotes,proto3" json:"hash_notes,omitempty"`     // the newest last
+	Level         uint32                 `protobuf:"varint,17,opt,name=level,proto3" json:"level,omitempty"`                             // of the cell
+	KnownLevel    uint32                 `protobuf:"varint,18,opt,name=known_level,json=knownLevel,proto3" json:"known_level,omitempty"` // the highest that this replica knows
+	Disk          *Disk                  `protobuf:"bytes,19,opt,name=disk,proto3" json:"disk,omitempty"`                                // absent where it is not known
+	MemberId      uint64                 `protobuf:"varint,20,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3776,6 +3781,155 @@ func (x *StatusAnswer) GetHash() uint64 {
 	return 0
 }
 
+func (x *StatusAnswer) GetHashNotes() []*HashNote {
+	if x != nil {
+		return x.HashNotes
+	}
+	return nil
+}
+
+func (x *StatusAnswer) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *StatusAnswer) GetKnownLevel() uint32 {
+	if x != nil {
+		return x.KnownLevel
+	}
+	return 0
+}
+
+func (x *StatusAnswer) GetDisk() *Disk {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
+func (x *StatusAnswer) GetMemberId() uint64 {
+	if x != nil {
+		return x.MemberId
+	}
+	return 0
+}
+
+// HashNote is what the hash over all records was after a log entry.
+type HashNote struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Hash          uint64                 `protobuf:"varint,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HashNote) Reset() {
+	*x = HashNote{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HashNote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HashNote) ProtoMessage() {}
+
+func (x *HashNote) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HashNote.ProtoReflect.Descriptor instead.
+func (*HashNote) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *HashNote) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *HashNote) GetHash() uint64 {
+	if x != nil {
+		return x.Hash
+	}
+	return 0
+}
+
+// Disk is the file system of a replica's data folder.
+type Disk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Free          int64                  `protobuf:"varint,1,opt,name=free,proto3" json:"free,omitempty"` // bytes
+	Total         int64                  `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	Low           bool                   `protobuf:"varint,3,opt,name=low,proto3" json:"low,omitempty"` // too little is free for a master
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Disk) Reset() {
+	*x = Disk{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Disk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Disk) ProtoMessage() {}
+
+func (x *Disk) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Disk.ProtoReflect.Descriptor instead.
+func (*Disk) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *Disk) GetFree() int64 {
+	if x != nil {
+		return x.Free
+	}
+	return 0
+}
+
+func (x *Disk) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *Disk) GetLow() bool {
+	if x != nil {
+		return x.Low
+	}
+	return false
+}
+
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3784,13 +3938,16 @@ type Member struct {
 	Voter         bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
 	Reachable     bool                   `protobuf:"varint,5,opt,name=reachable,proto3" json:"reachable,omitempty"` // as the master sees it; only in a master's answer
 	Matched       uint64                 `protobuf:"varint,6,opt,name=matched,proto3" json:"matched,omitempty"`
+	Id            uint64                 `protobuf:"varint,7,opt,name=id,proto3" json:"id,omitempty"`
+	Begun         bool                   `protobuf:"varint,8,opt,name=begun,proto3" json:"begun,omitempty"`       // it has taken part, with a data folder that the cell knows
+	Replaces      uint64                 `protobuf:"varint,9,opt,name=replaces,proto3" json:"replaces,omitempty"` // the id of the member that goes when this one is a voter; 0 is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[49]
+	mi := &file_lockpb_lockfs_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +3959,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[49]
+	mi := &file_lockpb_lockfs_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +3972,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{49}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Member) GetName() string {
@@ -3860,6 +4017,426 @@ func (x *Member) GetMatched() uint64 {
 	return 0
 }
 
+func (x *Member) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Member) GetBegun() bool {
+	if x != nil {
+		return x.Begun
+	}
+	return false
+}
+
+func (x *Member) GetReplaces() uint64 {
+	if x != nil {
+		return x.Replaces
+	}
+	return 0
+}
+
+// JoinRequest asks for what the replica of a name must know to begin with an empty data folder.
+type JoinRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinRequest) Reset() {
+	*x = JoinRequest{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinRequest) ProtoMessage() {}
+
+func (x *JoinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
+func (*JoinRequest) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *JoinRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// JoinAnswer is the member of that name; its id is 0 where the cell has none.
+type JoinAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cell          string                 `protobuf:"bytes,1,opt,name=cell,proto3" json:"cell,omitempty"`
+	ClusterId     uint64                 `protobuf:"varint,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Member        *Member                `protobuf:"bytes,3,opt,name=member,proto3" json:"member,omitempty"`
+	Members       []*Member              `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"` // all of them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinAnswer) Reset() {
+	*x = JoinAnswer{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinAnswer) ProtoMessage() {}
+
+func (x *JoinAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinAnswer.ProtoReflect.Descriptor instead.
+func (*JoinAnswer) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *JoinAnswer) GetCell() string {
+	if x != nil {
+		return x.Cell
+	}
+	return ""
+}
+
+func (x *JoinAnswer) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *JoinAnswer) GetMember() *Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *JoinAnswer) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type ChangeMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Change:
+	//
+	//	*ChangeMemberRequest_Add
+	//	*ChangeMemberRequest_Promote
+	//	*ChangeMemberRequest_Remove
+	Change        isChangeMemberRequest_Change `protobuf_oneof:"change"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeMemberRequest) Reset() {
+	*x = ChangeMemberRequest{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeMemberRequest) ProtoMessage() {}
+
+func (x *ChangeMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeMemberRequest.ProtoReflect.Descriptor instead.
+func (*ChangeMemberRequest) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ChangeMemberRequest) GetChange() isChangeMemberRequest_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *ChangeMemberRequest) GetAdd() *AddMember {
+	if x != nil {
+		if x, ok := x.Change.(*ChangeMemberRequest_Add); ok {
+			return x.Add
+		}
+	}
+	return nil
+}
+
+func (x *ChangeMemberRequest) GetPromote() string {
+	if x != nil {
+		if x, ok := x.Change.(*ChangeMemberRequest_Promote); ok {
+			return x.Promote
+		}
+	}
+	return ""
+}
+
+func (x *ChangeMemberRequest) GetRemove() string {
+	if x != nil {
+		if x, ok := x.Change.(*ChangeMemberRequest_Remove); ok {
+			return x.Remove
+		}
+	}
+	return ""
+}
+
+type isChangeMemberRequest_Change interface {
+	isChangeMemberRequest_Change()
+}
+
+type ChangeMemberRequest_Add struct {
+	Add *AddMember `protobuf:"bytes,1,opt,name=add,proto3,oneof"`
+}
+
+type ChangeMemberRequest_Promote struct {
+	Promote string `protobuf:"bytes,2,opt,name=promote,proto3,oneof"` // the name of a member, as in the others
+}
+
+type ChangeMemberRequest_Remove struct {
+	Remove string `protobuf:"bytes,3,opt,name=remove,proto3,oneof"`
+}
+
+func (*ChangeMemberRequest_Add) isChangeMemberRequest_Change() {}
+
+func (*ChangeMemberRequest_Promote) isChangeMemberRequest_Change() {}
+
+func (*ChangeMemberRequest_Remove) isChangeMemberRequest_Change() {}
+
+// AddMember adds a member that has no vote until its log has caught up with the others'.
+type AddMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Replace       bool                   `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"` // the member of that name, which goes once the new one has its vote
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddMember) Reset() {
+	*x = AddMember{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddMember) ProtoMessage() {}
+
+func (x *AddMember) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddMember.ProtoReflect.Descriptor instead.
+func (*AddMember) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *AddMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AddMember) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *AddMember) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+type ChangeMemberAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        *Member                `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"` // as it is, or was, after or before the change
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeMemberAnswer) Reset() {
+	*x = ChangeMemberAnswer{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeMemberAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeMemberAnswer) ProtoMessage() {}
+
+func (x *ChangeMemberAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeMemberAnswer.ProtoReflect.Descriptor instead.
+func (*ChangeMemberAnswer) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ChangeMemberAnswer) GetMember() *Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+// SaveSnapshotRequest asks for all records as of now.
+type SaveSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotRequest) Reset() {
+	*x = SaveSnapshotRequest{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotRequest) ProtoMessage() {}
+
+func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{57}
+}
+
+// SnapshotPart is a piece of a snapshot in the format of package store.
+type SnapshotPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunk         []byte                 `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotPart) Reset() {
+	*x = SnapshotPart{}
+	mi := &file_lockpb_lockfs_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotPart) ProtoMessage() {}
+
+func (x *SnapshotPart) ProtoReflect() protoreflect.Message {
+	mi := &file_lockpb_lockfs_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotPart.ProtoReflect.Descriptor instead.
+func (*SnapshotPart) Descriptor() ([]byte, []int) {
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *SnapshotPart) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
 type ListLocksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"` // this node and all below it
@@ -3869,7 +4446,7 @@ type ListLocksRequest struct {
 
 func (x *ListLocksRequest) Reset() {
 	*x = ListLocksRequest{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[50]
+	mi := &file_lockpb_lockfs_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3881,7 +4458,7 @@ func (x *ListLocksRequest) String() string {
 func (*ListLocksRequest) ProtoMessage() {}
 
 func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[50]
+	mi := &file_lockpb_lockfs_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3894,7 +4471,7 @@ func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksRequest.ProtoReflect.Descriptor instead.
 func (*ListLocksRequest) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{50}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListLocksRequest) GetPath() string {
@@ -3913,7 +4490,7 @@ type ListLocksAnswer struct {
 
 func (x *ListLocksAnswer) Reset() {
 	*x = ListLocksAnswer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[51]
+	mi := &file_lockpb_lockfs_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3925,7 +4502,7 @@ func (x *ListLocksAnswer) String() string {
 func (*ListLocksAnswer) ProtoMessage() {}
 
 func (x *ListLocksAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[51]
+	mi := &file_lockpb_lockfs_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3938,7 +4515,7 @@ func (x *ListLocksAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksAnswer.ProtoReflect.Descriptor instead.
 func (*ListLocksAnswer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{51}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListLocksAnswer) GetLocks() []*LockInfo {
@@ -3956,7 +4533,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[52]
+	mi := &file_lockpb_lockfs_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3968,7 +4545,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[52]
+	mi := &file_lockpb_lockfs_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3981,7 +4558,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{52}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{61}
 }
 
 type ListSessionsAnswer struct {
@@ -3993,7 +4570,7 @@ type ListSessionsAnswer struct {
 
 func (x *ListSessionsAnswer) Reset() {
 	*x = ListSessionsAnswer{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[53]
+	mi := &file_lockpb_lockfs_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4005,7 +4582,7 @@ func (x *ListSessionsAnswer) String() string {
 func (*ListSessionsAnswer) ProtoMessage() {}
 
 func (x *ListSessionsAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[53]
+	mi := &file_lockpb_lockfs_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4018,7 +4595,7 @@ func (x *ListSessionsAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsAnswer.ProtoReflect.Descriptor instead.
 func (*ListSessionsAnswer) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{53}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListSessionsAnswer) GetSessions() []*SessionInfo {
@@ -4043,7 +4620,7 @@ type SessionInfo struct {
 
 func (x *SessionInfo) Reset() {
 	*x = SessionInfo{}
-	mi := &file_lockpb_lockfs_proto_msgTypes[54]
+	mi := &file_lockpb_lockfs_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4055,7 +4632,7 @@ func (x *SessionInfo) String() string {
 func (*SessionInfo) ProtoMessage() {}
 
 func (x *SessionInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lockpb_lockfs_proto_msgTypes[54]
+	mi := &file_lockpb_lockfs_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4068,7 +4645,7 @@ func (x *SessionInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInfo.ProtoReflect.Descriptor instead.
 func (*SessionInfo) Descriptor() ([]byte, []int) {
-	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{54}
+	return file_lockpb_lockfs_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SessionInfo) GetSession() uint64 {
@@ -4389,7 +4966,7 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\x06GaveUp\x12\x19\n" +
 	"\bgiven_up\x18\x01 \x01(\bR\agivenUp\x12)\n" +
 	"\x06answer\x18\x02 \x01(\v2\x11.lockfs.v1.AnswerR\x06answer\"\x0f\n" +
-	"\rStatusRequest\"\x90\x03\n" +
+	"\rStatusRequest\"\xbd\x04\n" +
 	"\fStatusAnswer\x12\x12\n" +
 	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x1d\n" +
 	"\n" +
@@ -4407,14 +4984,54 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\x05bytes\x18\f \x01(\x03R\x05bytes\x12\x1a\n" +
 	"\bsessions\x18\r \x01(\x03R\bsessions\x12+\n" +
 	"\amembers\x18\x0e \x03(\v2\x11.lockfs.v1.MemberR\amembers\x12\x12\n" +
-	"\x04hash\x18\x0f \x01(\x04R\x04hash\"\x9c\x01\n" +
+	"\x04hash\x18\x0f \x01(\x04R\x04hash\x122\n" +
+	"\n" +
+	"hash_notes\x18\x10 \x03(\v2\x13.lockfs.v1.HashNoteR\thashNotes\x12\x14\n" +
+	"\x05level\x18\x11 \x01(\rR\x05level\x12\x1f\n" +
+	"\vknown_level\x18\x12 \x01(\rR\n" +
+	"knownLevel\x12#\n" +
+	"\x04disk\x18\x13 \x01(\v2\x0f.lockfs.v1.DiskR\x04disk\x12\x1b\n" +
+	"\tmember_id\x18\x14 \x01(\x04R\bmemberId\"4\n" +
+	"\bHashNote\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\x04R\x04hash\"B\n" +
+	"\x04Disk\x12\x12\n" +
+	"\x04free\x18\x01 \x01(\x03R\x04free\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x03R\x05total\x12\x10\n" +
+	"\x03low\x18\x03 \x01(\bR\x03low\"\xde\x01\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06master\x18\x03 \x01(\bR\x06master\x12\x14\n" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x1c\n" +
 	"\treachable\x18\x05 \x01(\bR\treachable\x12\x18\n" +
-	"\amatched\x18\x06 \x01(\x04R\amatched\"&\n" +
+	"\amatched\x18\x06 \x01(\x04R\amatched\x12\x0e\n" +
+	"\x02id\x18\a \x01(\x04R\x02id\x12\x14\n" +
+	"\x05begun\x18\b \x01(\bR\x05begun\x12\x1a\n" +
+	"\breplaces\x18\t \x01(\x04R\breplaces\"!\n" +
+	"\vJoinRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x97\x01\n" +
+	"\n" +
+	"JoinAnswer\x12\x12\n" +
+	"\x04cell\x18\x01 \x01(\tR\x04cell\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\x04R\tclusterId\x12)\n" +
+	"\x06member\x18\x03 \x01(\v2\x11.lockfs.v1.MemberR\x06member\x12+\n" +
+	"\amembers\x18\x04 \x03(\v2\x11.lockfs.v1.MemberR\amembers\"\x7f\n" +
+	"\x13ChangeMemberRequest\x12(\n" +
+	"\x03add\x18\x01 \x01(\v2\x14.lockfs.v1.AddMemberH\x00R\x03add\x12\x1a\n" +
+	"\apromote\x18\x02 \x01(\tH\x00R\apromote\x12\x18\n" +
+	"\x06remove\x18\x03 \x01(\tH\x00R\x06removeB\b\n" +
+	"\x06change\"S\n" +
+	"\tAddMember\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
+	"\areplace\x18\x03 \x01(\bR\areplace\"?\n" +
+	"\x12ChangeMemberAnswer\x12)\n" +
+	"\x06member\x18\x01 \x01(\v2\x11.lockfs.v1.MemberR\x06member\"\x15\n" +
+	"\x13SaveSnapshotRequest\"$\n" +
+	"\fSnapshotPart\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"&\n" +
 	"\x10ListLocksRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\"<\n" +
 	"\x0fListLocksAnswer\x12)\n" +
@@ -4429,10 +5046,13 @@ const file_lockpb_lockfs_proto_rawDesc = "" +
 	"\acreated\x18\x04 \x01(\x03R\acreated\x12\"\n" +
 	"\rlease_left_ms\x18\x05 \x01(\x03R\vleaseLeftMs\x12\x14\n" +
 	"\x05locks\x18\x06 \x01(\x03R\x05locks\x12\x16\n" +
-	"\x06caches\x18\a \x01(\bR\x06caches2\x97\x02\n" +
+	"\x06caches\x18\a \x01(\bR\x06caches2\xe8\x03\n" +
 	"\x04Cell\x12=\n" +
 	"\aSession\x12\x16.lockfs.v1.ClientFrame\x1a\x16.lockfs.v1.ServerFrame(\x010\x01\x12;\n" +
-	"\x06Status\x12\x18.lockfs.v1.StatusRequest\x1a\x17.lockfs.v1.StatusAnswer\x12D\n" +
+	"\x06Status\x12\x18.lockfs.v1.StatusRequest\x1a\x17.lockfs.v1.StatusAnswer\x125\n" +
+	"\x04Join\x12\x16.lockfs.v1.JoinRequest\x1a\x15.lockfs.v1.JoinAnswer\x12M\n" +
+	"\fChangeMember\x12\x1e.lockfs.v1.ChangeMemberRequest\x1a\x1d.lockfs.v1.ChangeMemberAnswer\x12I\n" +
+	"\fSaveSnapshot\x12\x1e.lockfs.v1.SaveSnapshotRequest\x1a\x17.lockfs.v1.SnapshotPart0\x01\x12D\n" +
 	"\tListLocks\x12\x1b.lockfs.v1.ListLocksRequest\x1a\x1a.lockfs.v1.ListLocksAnswer\x12M\n" +
 	"\fListSessions\x12\x1e.lockfs.v1.ListSessionsRequest\x1a\x1d.lockfs.v1.ListSessionsAnswerB\x0fZ\rlockfs/lockpbb\x06proto3"
 
@@ -4448,7 +5068,7 @@ func file_lockpb_lockfs_proto_rawDescGZIP() []byte {
 	return file_lockpb_lockfs_proto_rawDescData
 }
 
-var file_lockpb_lockfs_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_lockpb_lockfs_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_lockpb_lockfs_proto_goTypes = []any{
 	(*ClientFrame)(nil),         // 0: lockfs.v1.ClientFrame
 	(*ServerFrame)(nil),         // 1: lockfs.v1.ServerFrame
@@ -4499,12 +5119,21 @@ var file_lockpb_lockfs_proto_goTypes = []any{
 	(*GaveUp)(nil),              // 46: lockfs.v1.GaveUp
 	(*StatusRequest)(nil),       // 47: lockfs.v1.StatusRequest
 	(*StatusAnswer)(nil),        // 48: lockfs.v1.StatusAnswer
-	(*Member)(nil),              // 49: lockfs.v1.Member
-	(*ListLocksRequest)(nil),    // 50: lockfs.v1.ListLocksRequest
-	(*ListLocksAnswer)(nil),     // 51: lockfs.v1.ListLocksAnswer
-	(*ListSessionsRequest)(nil), // 52: lockfs.v1.ListSessionsRequest
-	(*ListSessionsAnswer)(nil),  // 53: lockfs.v1.ListSessionsAnswer
-	(*SessionInfo)(nil),         // 54: lockfs.v1.SessionInfo
+	(*HashNote)(nil),            // 49: lockfs.v1.HashNote
+	(*Disk)(nil),                // 50: lockfs.v1.Disk
+	(*Member)(nil),              // 51: lockfs.v1.Member
+	(*JoinRequest)(nil),         // 52: lockfs.v1.JoinRequest
+	(*JoinAnswer)(nil),          // 53: lockfs.v1.JoinAnswer
+	(*ChangeMemberRequest)(nil), // 54: lockfs.v1.ChangeMemberRequest
+	(*AddMember)(nil),           // 55: lockfs.v1.AddMember
+	(*ChangeMemberAnswer)(nil),  // 56: lockfs.v1.ChangeMemberAnswer
+	(*SaveSnapshotRequest)(nil), // 57: lockfs.v1.SaveSnapshotRequest
+	(*SnapshotPart)(nil),        // 58: lockfs.v1.SnapshotPart
+	(*ListLocksRequest)(nil),    // 59: lockfs.v1.ListLocksRequest
+	(*ListLocksAnswer)(nil),     // 60: lockfs.v1.ListLocksAnswer
+	(*ListSessionsRequest)(nil), // 61: lockfs.v1.ListSessionsRequest
+	(*ListSessionsAnswer)(nil),  // 62: lockfs.v1.ListSessionsAnswer
+	(*SessionInfo)(nil),         // 63: lockfs.v1.SessionInfo
 }
 var file_lockpb_lockfs_proto_depIdxs = []int32{
 	2,  // 0: lockfs.v1.ClientFrame.hello:type_name -> lockfs.v1.Hello
@@ -4557,22 +5186,34 @@ var file_lockpb_lockfs_proto_depIdxs = []int32{
 	37, // 47: lockfs.v1.Change.write_at:type_name -> lockfs.v1.WriteAt
 	24, // 48: lockfs.v1.SetACL.acl:type_name -> lockfs.v1.ACLNames
 	7,  // 49: lockfs.v1.GaveUp.answer:type_name -> lockfs.v1.Answer
-	49, // 50: lockfs.v1.StatusAnswer.members:type_name -> lockfs.v1.Member
-	28, // 51: lockfs.v1.ListLocksAnswer.locks:type_name -> lockfs.v1.LockInfo
-	54, // 52: lockfs.v1.ListSessionsAnswer.sessions:type_name -> lockfs.v1.SessionInfo
-	0,  // 53: lockfs.v1.Cell.Session:input_type -> lockfs.v1.ClientFrame
-	47, // 54: lockfs.v1.Cell.Status:input_type -> lockfs.v1.StatusRequest
-	50, // 55: lockfs.v1.Cell.ListLocks:input_type -> lockfs.v1.ListLocksRequest
-	52, // 56: lockfs.v1.Cell.ListSessions:input_type -> lockfs.v1.ListSessionsRequest
-	1,  // 57: lockfs.v1.Cell.Session:output_type -> lockfs.v1.ServerFrame
-	48, // 58: lockfs.v1.Cell.Status:output_type -> lockfs.v1.StatusAnswer
-	51, // 59: lockfs.v1.Cell.ListLocks:output_type -> lockfs.v1.ListLocksAnswer
-	53, // 60: lockfs.v1.Cell.ListSessions:output_type -> lockfs.v1.ListSessionsAnswer
-	57, // [57:61] is the sub-list for method output_type
-	53, // [53:57] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	51, // 50: lockfs.v1.StatusAnswer.members:type_name -> lockfs.v1.Member
+	49, // 51: lockfs.v1.StatusAnswer.hash_notes:type_name -> lockfs.v1.HashNote
+	50, // 52: lockfs.v1.StatusAnswer.disk:type_name -> lockfs.v1.Disk
+	51, // 53: lockfs.v1.JoinAnswer.member:type_name -> lockfs.v1.Member
+	51, // 54: lockfs.v1.JoinAnswer.members:type_name -> lockfs.v1.Member
+	55, // 55: lockfs.v1.ChangeMemberRequest.add:type_name -> lockfs.v1.AddMember
+	51, // 56: lockfs.v1.ChangeMemberAnswer.member:type_name -> lockfs.v1.Member
+	28, // 57: lockfs.v1.ListLocksAnswer.locks:type_name -> lockfs.v1.LockInfo
+	63, // 58: lockfs.v1.ListSessionsAnswer.sessions:type_name -> lockfs.v1.SessionInfo
+	0,  // 59: lockfs.v1.Cell.Session:input_type -> lockfs.v1.ClientFrame
+	47, // 60: lockfs.v1.Cell.Status:input_type -> lockfs.v1.StatusRequest
+	52, // 61: lockfs.v1.Cell.Join:input_type -> lockfs.v1.JoinRequest
+	54, // 62: lockfs.v1.Cell.ChangeMember:input_type -> lockfs.v1.ChangeMemberRequest
+	57, // 63: lockfs.v1.Cell.SaveSnapshot:input_type -> lockfs.v1.SaveSnapshotRequest
+	59, // 64: lockfs.v1.Cell.ListLocks:input_type -> lockfs.v1.ListLocksRequest
+	61, // 65: lockfs.v1.Cell.ListSessions:input_type -> lockfs.v1.ListSessionsRequest
+	1,  // 66: lockfs.v1.Cell.Session:output_type -> lockfs.v1.ServerFrame
+	48, // 67: lockfs.v1.Cell.Status:output_type -> lockfs.v1.StatusAnswer
+	53, // 68: lockfs.v1.Cell.Join:output_type -> lockfs.v1.JoinAnswer
+	56, // 69: lockfs.v1.Cell.ChangeMember:output_type -> lockfs.v1.ChangeMemberAnswer
+	58, // 70: lockfs.v1.Cell.SaveSnapshot:output_type -> lockfs.v1.SnapshotPart
+	60, // 71: lockfs.v1.Cell.ListLocks:output_type -> lockfs.v1.ListLocksAnswer
+	62, // 72: lockfs.v1.Cell.ListSessions:output_type -> lockfs.v1.ListSessionsAnswer
+	66, // [66:73] is the sub-list for method output_type
+	59, // [59:66] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_lockpb_lockfs_proto_init() }
@@ -4626,13 +5267,18 @@ func file_lockpb_lockfs_proto_init() {
 		(*Change_Truncate)(nil),
 		(*Change_Extend)(nil),
 	}
+	file_lockpb_lockfs_proto_msgTypes[54].OneofWrappers = []any{
+		(*ChangeMemberRequest_Add)(nil),
+		(*ChangeMemberRequest_Promote)(nil),
+		(*ChangeMemberRequest_Remove)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockpb_lockfs_proto_rawDesc), len(file_lockpb_lockfs_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   55,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

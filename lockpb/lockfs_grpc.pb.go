@@ -24,6 +24,9 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Cell_Session_FullMethodName      = "/lockfs.v1.Cell/Session"
 	Cell_Status_FullMethodName       = "/lockfs.v1.Cell/Status"
+	Cell_Join_FullMethodName         = "/lockfs.v1.Cell/Join"
+	Cell_ChangeMember_FullMethodName = "/lockfs.v1.Cell/ChangeMember"
+	Cell_SaveSnapshot_FullMethodName = "/lockfs.v1.Cell/SaveSnapshot"
 	Cell_ListLocks_FullMethodName    = "/lockfs.v1.Cell/ListLocks"
 	Cell_ListSessions_FullMethodName = "/lockfs.v1.Cell/ListSessions"
 )
@@ -36,8 +39,11 @@ type CellClient interface {
 	// first frame is Hello and the server's first is Welcome. A server that is not, or no longer,
 	// the master says so and ends the stream.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ClientFrame, ServerFrame], error)
-	// Admin calls. Status is answered by every replica, the others by the master alone.
+	// Admin calls. Status and Join are answered by every replica, the others by the master alone.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusAnswer, error)
+	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinAnswer, error)
+	ChangeMember(ctx context.Context, in *ChangeMemberRequest, opts ...grpc.CallOption) (*ChangeMemberAnswer, error)
+	SaveSnapshot(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotPart], error)
 	ListLocks(ctx context.Context, in *ListLocksRequest, opts ...grpc.CallOption) (*ListLocksAnswer, error)
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsAnswer, error)
 }
@@ -73,6 +79,45 @@ func (c *cellClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc
 	return out, nil
 }
 
+func (c *cellClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JoinAnswer)
+	err := c.cc.Invoke(ctx, Cell_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *cellClient) ChangeMember(ctx context.Context, in *ChangeMemberRequest, opts ...grpc.CallOption) (*ChangeMemberAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChangeMemberAnswer)
+	err := c.cc.Invoke(ctx, Cell_ChangeMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *cellClient) SaveSnapshot(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotPart], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Cell_ServiceDesc.Streams[1], Cell_SaveSnapshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SaveSnapshotRequest, SnapshotPart]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Cell_SaveSnapshotClient = grpc.ServerStreamingClient[SnapshotPart]
+
 func (c *cellClient) ListLocks(ctx context.Context, in *ListLocksRequest, opts ...grpc.CallOption) (*ListLocksAnswer, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListLocksAnswer)
@@ -101,8 +146,11 @@ type CellServer interface {
 	// first frame is Hello and the server's first is Welcome. A server that is not, or no longer,
 	// the master says so and ends the stream.
 	Session(grpc.BidiStreamingServer[ClientFrame, ServerFrame]) error
-	// Admin calls. Status is answered by every replica, the others by the master alone.
+	// Admin calls. Status and Join are answered by every replica, the others by the master alone.
 	Status(context.Context, *StatusRequest) (*StatusAnswer, error)
+	Join(context.Context, *JoinRequest) (*JoinAnswer, error)
+	ChangeMember(context.Context, *ChangeMemberRequest) (*ChangeMemberAnswer, error)
+	SaveSnapshot(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error
 	ListLocks(context.Context, *ListLocksRequest) (*ListLocksAnswer, error)
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsAnswer, error)
 	mustEmbedUnimplementedCellServer()
@@ -120,6 +168,15 @@ func (UnimplementedCellServer) Session(grpc.BidiStreamingServer[ClientFrame, Ser
 }
 func (UnimplementedCellServer) Status(context.Context, *StatusRequest) (*StatusAnswer, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedCellServer) Join(context.Context, *JoinRequest) (*JoinAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedCellServer) ChangeMember(context.Context, *ChangeMemberRequest) (*ChangeMemberAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method ChangeMember not implemented")
+}
+func (UnimplementedCellServer) SaveSnapshot(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error {
+	return status.Error(codes.Unimplemented, "method SaveSnapshot not implemented")
 }
 func (UnimplementedCellServer) ListLocks(context.Context, *ListLocksRequest) (*ListLocksAnswer, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListLocks not implemented")
@@ -173,6 +230,53 @@ func _Cell_Status_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cell_Join_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JoinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CellServer).Join(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cell_Join_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CellServer).Join(ctx, req.(*JoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cell_ChangeMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangeMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CellServer).ChangeMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cell_ChangeMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CellServer).ChangeMember(ctx, req.(*ChangeMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Cell_SaveSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(SaveSnapshotRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(CellServer).SaveSnapshot(m, &grpc.GenericServerStream[SaveSnapshotRequest, SnapshotPart]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Cell_SaveSnapshotServer = grpc.ServerStreamingServer[SnapshotPart]
+
 func _Cell_ListLocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListLocksRequest)
 	if err := dec(in); err != nil {
@@ -221,6 +325,14 @@ var Cell_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Cell_Status_Handler,
 		},
 		{
+			MethodName: "Join",
+			Handler:    _Cell_Join_Handler,
+		},
+		{
+			MethodName: "ChangeMember",
+			Handler:    _Cell_ChangeMember_Handler,
+		},
+		{
 			MethodName: "ListLocks",
 			Handler:    _Cell_ListLocks_Handler,
 		},
@@ -235,6 +347,11 @@ var Cell_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Cell_Session_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "SaveSnapshot",
+			Handler:       _Cell_SaveSnapshot_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "lockpb/lockfs.proto",
