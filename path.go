@@ -74,6 +74,15 @@ func CellRoot(cell string) (Path, error) {
 	return Path(Root + "/" + cell), nil
 }
 
+// CheckReplicaName returns ErrBadName unless name can be a replica's: what can stand in a list of
+// members and in a log line.
+func CheckReplicaName(name string) error {
+	if name == "" || len(name) > 64 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
+		return badName(name, `a replica's name is 1 to 64 of a-z, 0-9, "-", "_" and "."`)
+	}
+	return nil
+}
+
 // Cell returns the name of the cell that the path lies in.
 func (p Path) Cell() string {
 	cell, _, _ := strings.Cut(strings.TrimPrefix(string(p), Root+"/"), "/")
