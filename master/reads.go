@@ -158,14 +158,19 @@ func (r *Replica) Status(context.Context, *lockpb.StatusRequest) (*lockpb.Status
 		Cell: r.cfg.Cell, ClusterId: r.cfg.ClusterID, Replica: r.cfg.Self.Name, Role: s.Role,
 		Epoch: state.Epoch(), Term: s.Term, Committed: s.Committed, Applied: r.mu.applied,
 		LeaseMs: state.Lease().Milliseconds(), GraceMs: state.Grace().Milliseconds(),
-		Nodes: state.Nodes(), Bytes: state.Bytes(), Sessions: int64(len(state.Sessions())), Hash: state.Hash(),
+		Nodes: state.Nodes(), Bytes: state.Bytes(), Sessions: int64(len(state.Sessions())),
+		Hash: state.Hash(), HashNotes: notesToWire(state.HashNotes()),
+		Level: state.Level(), KnownLevel: store.Level, MemberId: r.cfg.Self.ID,
+	}
+	if r.cfg.Disk != nil {
+		disk := r.cfg.Disk()
+		a.Disk = &lockpb.Disk{Free: disk.Free, Total: disk.Total, Low: disk.Low}
 	}
 	if r.mu.machine.inOffice {
 		a.Role = "master"
 	}
 	for _, m := range s.Members {
-		a.Members = append(a.Members, &lockpb.Member{Name: m.Name, Address: m.Address,
-			Master: m.ID == s.Leader, Voter: !m.Learner, Reachable: m.Active, Matched: m.Match})
+		a.Members = append(a.Members, memberToWire(s, m))
 	}
 	return a, nil
 }

@@ -33,12 +33,17 @@ type Config struct {
 	Lease, Grace time.Duration
 	Limits       lockfs.Limits
 
+	// Joining: a member that was added to a running cell, which tells it everything; no Members then.
+	Joining     bool
+	Incarnation uint64 // of the data folder, see raft.Config
+
 	DB      *store.DB // checkpoints; the caller closes it after Stop
 	Storage raft.Storage
 	Tick    time.Duration // raft's; 0 is raft's default
 
 	Clock  clock.Clock      // leases, delays and raft's ticks; default CLOCK_MONOTONIC
 	Wall   func() time.Time // written down as times of change, decides nothing; default time.Now
+	Disk   func() Disk      // of the data; default: unknown
 	Logger *slog.Logger     // default discards
 
 	// To the other replicas.
@@ -107,7 +112,7 @@ func Start(cfg Config) (*Replica, error) {
 	r.mu.progress = sync.NewCond(&r.mu)
 	r.mu.streams = make(map[*stream]bool)
 	if r.raft, err = raft.Start(raft.Config{
-		ClusterID: cfg.ClusterID, ID: cfg.Self.ID, Members: cfg.Members,
+		ClusterID: cfg.ClusterID, ID: cfg.Self.ID, Members: cfg.Members, Joining: cfg.Joining, Incarnation: cfg.Incarnation,
 		Machine: (*replicated)(r), Position: position, Storage: cfg.Storage,
 		Tick: cfg.Tick, Clock: cfg.Clock, Dial: cfg.Dial, Credentials: cfg.Credentials, Logger: cfg.Logger,
 	}); err != nil {
@@ -115,6 +120,7 @@ func Start(cfg Config) (*Replica, error) {
 		return nil, err
 	}
 	r.work.Go(r.keepTime)
+	r.work.Go(r.watch)
 	r.work.Go(func() { r.confirmLoop(&r.mu.renewals) })
 	r.work.Go(func() { r.confirmLoop(&r.mu.confirm) })
 	return r, nil
