@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"lockfs"
-	"lockfs/internal/clock"
 	"lockfs/lockpb"
 )
 
@@ -131,13 +130,7 @@ func (c *Client) atMaster(ctx context.Context, op string, path lockfs.Path, call
 		if _, err := c.do(ctx, newCall(wantMaster, nil, op, path, nil)); err != nil {
 			return err
 		}
-		var address string
-		c.input(func(clock.Instant) {
-			if c.link != nil {
-				address = c.link.address
-			}
-		})
-		err := c.unary(ctx, address, op, path, call)
+		err := c.unary(ctx, c.masterAddress(), op, path, call)
 		kind := lockfs.KindOf(err)
 		again := kind == lockfs.ErrUnavailable || kind == lockfs.ErrNotMaster
 		if !again || ctx.Err() != nil || c.cfg.Clock.Now() >= deadline {

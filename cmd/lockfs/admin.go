@@ -24,11 +24,15 @@ func (c *cli) status() *cobra.Command {
 				return err
 			}
 			if view.Master == "" {
-				return &lockfs.Error{Op: "status of cell " + c.name, Kind: lockfs.ErrUnavailable}
+				return c.noMaster("status")
 			}
 			return nil
 		}),
 	}
+}
+
+func (c *cli) noMaster(op string) error {
+	return &lockfs.Error{Op: op + " of cell " + c.name, Kind: lockfs.ErrUnavailable}
 }
 
 func (c *cli) locks() *cobra.Command {
@@ -78,6 +82,7 @@ type statusView struct {
 	Nodes    int64         `json:"nodes"`
 	Bytes    int64         `json:"bytes"`
 	Sessions int64         `json:"sessions"`
+	Level    uint32        `json:"level"`    // of the cell; it is raised when all members know the next
 	MayLose  int           `json:"may_lose"` // replicas that may still fail before the cell stands still
 	Replicas []replicaView `json:"replicas"` // one for each that was asked
 	Members  []memberView  `json:"members"`  // as the master sees them
@@ -89,15 +94,23 @@ type replicaView struct {
 	Role    string `json:"role,omitempty"`
 	Epoch   uint64 `json:"epoch,omitempty"`
 	Applied uint64 `json:"applied,omitempty"`
-	Lag     uint64 `json:"lag"` // log entries that the master committed and this one has not applied
-	Hash    string `json:"hash,omitempty"`
+	Lag     uint64 `json:"lag"`                   // log entries that the master committed and this one has not applied
+	Hash    string `json:"hash,omitempty"`        // of all records, at applied
+	Knows   uint32 `json:"known_level,omitempty"` // the highest level that it can be raised to
+	Free    int64  `json:"disk_free"`             // bytes
+	Total   int64  `json:"disk_total"`
+	Low     bool   `json:"disk_low"` // too little is free for a master
 	Error   string `json:"error,omitempty"`
 }
 
 type memberView struct {
 	Name      string `json:"name"`
 	Address   string `json:"address"`
+	ID        uint64 `json:"id"`
 	Voter     bool   `json:"voter"`
+	Begun     bool   `json:"begun"`   // it has taken part
+	Matched   uint64 `json:"matched"` // the entry up to which its log is known to be the master's
+	Master    bool   `json:"master"`
 	Reachable bool   `json:"reachable"`
 }
 
@@ -114,7 +127,7 @@ func viewStatus(cell string, answers []client.ReplicaStatus) statusView {
 		committed = s.Committed
 		view.Master, view.Epoch = s.Replica, s.Epoch
 		view.Lease, view.Grace = milliseconds(s.LeaseMs).String(), milliseconds(s.GraceMs).String()
-		view.Nodes, view.Bytes, view.Sessions = s.Nodes, s.Bytes, s.Sessions
+		view.Nodes, view.Bytes, view.Sessions, view.Level = s.Nodes, s.Bytes, s.Sessions, s.Level
 		view.Members, view.MayLose = viewMembers(s)
 	}
 	for _, a := range answers {

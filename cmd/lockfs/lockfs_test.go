@@ -124,11 +124,13 @@ func TestPath(t *testing.T) {
 
 func TestViewStatus(t *testing.T) {
 	member := func(name string, reachable bool) *lockpb.Member {
-		return &lockpb.Member{Name: name, Address: name + ":1", Voter: true, Reachable: reachable}
+		return &lockpb.Member{Name: name, Address: name + ":1", Voter: true, Begun: true, Reachable: reachable}
 	}
 	master := &lockpb.StatusAnswer{
 		Cell: "ny1", Replica: "r1", Role: "master", Epoch: 3, Committed: 90, Applied: 90, LeaseMs: 12000, GraceMs: 45000,
-		Nodes: 1, Bytes: 120, Sessions: 2, Members: []*lockpb.Member{member("r1", true), member("r2", true), member("r3", false)},
+		Level: 1, Disk: &lockpb.Disk{Free: 20 << 20, Total: 64 << 20, Low: true},
+		Nodes: 1, Bytes: 120, Sessions: 2, Members: []*lockpb.Member{member("r1", true), member("r2", true), member("r3", false),
+			{Name: "r5", Address: "r5:1"}},
 	}
 	deposed := &lockpb.StatusAnswer{Cell: "ny1", Replica: "r2", Role: "master", Epoch: 2, Applied: 80}
 	gone := errors.New("connection refused")
@@ -141,13 +143,13 @@ func TestViewStatus(t *testing.T) {
 	if err := view.write(&text); err != nil {
 		t.Fatal(err)
 	}
-	const want = `ADDRESS  REPLICA  ROLE    EPOCH  APPLIED  LAG  HASH
-r1:1     r1       master  3      90       0    0000000000000000
-r2:1     r2       master  2      80       10   0000000000000000
-r3:1     -        -       -      -        -    connection refused
-r4:1     -        -       -      -        -    it is a replica of cell "ny2"
-cell ny1: master r1, epoch 3, lease 12s, grace 45s, 1 node, 120 bytes, 2 sessions
-members: r1=r1:1, r2=r2:1, r3=r3:1 (unreachable); 0 more may be lost
+	const want = `ADDRESS  REPLICA  ROLE    EPOCH  APPLIED  LAG  FREE                    HASH
+r1:1     r1       master  3      90       0    20 MiB of 64 MiB (low)  0000000000000000
+r2:1     r2       master  2      80       10   -                       0000000000000000
+r3:1     -        -       -      -        -    -                       connection refused
+r4:1     -        -       -      -        -    -                       it is a replica of cell "ny2"
+cell ny1: master r1, epoch 3, level 1, lease 12s, grace 45s, 1 node, 120 bytes, 2 sessions
+members: r1=r1:1, r2=r2:1, r3=r3:1 (unreachable), r5=r5:1 (learner) (has not begun); 0 more may be lost
 `
 	if text.String() != want {
 		t.Errorf("printed\n%s\nwant\n%s", text.String(), want)

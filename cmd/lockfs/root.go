@@ -56,7 +56,8 @@ func newRoot(w world) (*cobra.Command, error) {
 	flags.StringVarP(&c.format, "output", "o", "text", "text or json")
 	flags.DurationVar(&c.timeout, "timeout", 10*time.Second, "how long to look for a master; of status, how long to wait for each replica")
 	c.security.AddFlags(flags)
-	root.AddCommand(c.status(), c.ls(), c.stat(), c.get(), c.put(), c.rm(), c.mkdir(), c.locks(), c.sessions(), c.sequencer())
+	root.AddCommand(c.status(), c.ls(), c.stat(), c.get(), c.put(), c.rm(), c.mkdir(), c.locks(), c.sessions(), c.sequencer(),
+		c.hash(), c.member(), c.snapshot())
 	return root, nil
 }
 

@@ -23,7 +23,8 @@ func viewReplica(a client.ReplicaStatus, committed uint64) replicaView {
 	s := a.Status
 	view := replicaView{
 		Address: a.Address, Replica: s.Replica, Role: s.Role, Epoch: s.Epoch, Applied: s.Applied,
-		Hash: fmt.Sprintf("%016x", s.Hash),
+		Hash: hex(s.Hash), Knows: s.KnownLevel,
+		Free: s.GetDisk().GetFree(), Total: s.GetDisk().GetTotal(), Low: s.GetDisk().GetLow(),
 	}
 	if committed > s.Applied {
 		view.Lag = committed - s.Applied
@@ -49,7 +50,7 @@ func viewMembers(s *lockpb.StatusAnswer) (members []memberView, mayLose int) {
 	voters, live := 0, 0
 	for _, m := range s.Members {
 		reachable := m.Reachable || m.Master
-		members = append(members, memberView{Name: m.Name, Address: m.Address, Voter: m.Voter, Reachable: reachable})
+		members = append(members, viewMember(m))
 		if m.Voter {
 			voters++
 		}
@@ -59,6 +60,11 @@ func viewMembers(s *lockpb.StatusAnswer) (members []memberView, mayLose int) {
 	}
 	slices.SortFunc(members, func(a, b memberView) int { return strings.Compare(a.Name, b.Name) })
 	return members, max(0, live-(voters/2+1))
+}
+
+func viewMember(m *lockpb.Member) memberView {
+	return memberView{Name: m.Name, Address: m.Address, ID: m.Id, Voter: m.Voter, Begun: m.Begun, Master: m.Master,
+		Matched: m.Matched, Reachable: m.Reachable || m.Master}
 }
 
 func viewLocks(states []client.LockState, now time.Time) locksView {
@@ -120,12 +126,12 @@ func (v statusView) write(w io.Writer) error {
 	var rows [][]string
 	for _, r := range v.Replicas {
 		if r.Error != "" {
-			rows = append(rows, []string{r.Address, "-", "-", "-", "-", "-", r.Error})
+			rows = append(rows, []string{r.Address, "-", "-", "-", "-", "-", "-", r.Error})
 			continue
 		}
-		rows = append(rows, []string{r.Address, r.Replica, r.Role, number(r.Epoch), number(r.Applied), number(r.Lag), r.Hash})
+		rows = append(rows, []string{r.Address, r.Replica, r.Role, number(r.Epoch), number(r.Applied), number(r.Lag), r.free(), r.Hash})
 	}
-	if err := table(w, []string{"ADDRESS", "REPLICA", "ROLE", "EPOCH", "APPLIED", "LAG", "HASH"}, rows); err != nil {
+	if err := table(w, []string{"ADDRESS", "REPLICA", "ROLE", "EPOCH", "APPLIED", "LAG", "FREE", "HASH"}, rows); err != nil {
 		return err
 	}
 	if v.Master == "" {
@@ -134,20 +140,40 @@ func (v statusView) write(w io.Writer) error {
 	}
 	var members []string
 	for _, m := range v.Members {
-		member := m.Name + "=" + m.Address
-		if !m.Voter {
-			member += " (learner)"
-		}
-		if !m.Reachable {
-			member += " (unreachable)"
-		}
-		members = append(members, member)
+		members = append(members, m.String())
 	}
-	_, err := fmt.Fprintf(w, "cell %s: master %s, epoch %d, lease %s, grace %s, %s, %s, %s\n"+
+	_, err := fmt.Fprintf(w, "cell %s: master %s, epoch %d, level %d, lease %s, grace %s, %s, %s, %s\n"+
 		"members: %s; %d more may be lost\n",
-		v.Cell, v.Master, v.Epoch, v.Lease, v.Grace, count(v.Nodes, "node"), count(v.Bytes, "byte"), count(v.Sessions, "session"),
+		v.Cell, v.Master, v.Epoch, v.Level, v.Lease, v.Grace, count(v.Nodes, "node"), count(v.Bytes, "byte"), count(v.Sessions, "session"),
 		strings.Join(members, ", "), v.MayLose)
 	return err
+}
+
+// free is the room on a replica's disk.
+func (r replicaView) free() string {
+	if r.Total == 0 {
+		return "-"
+	}
+	text := mebibytes(r.Free) + " of " + mebibytes(r.Total)
+	if r.Low {
+		text += " (low)"
+	}
+	return text
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+
+func hex(hash uint64) string { return fmt.Sprintf("%016x", hash) }
+
+func (m memberView) String() string {
+	text := m.Name + "=" + m.Address
+	if !m.Voter {
+		text += " (learner)"
+	}
+	if !m.Reachable {
+		text += " (" + m.state() + ")"
+	}
+	return text
 }
 
 func (v statView) write(w io.Writer) error {
