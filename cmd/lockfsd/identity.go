@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,7 +25,13 @@ type identity struct {
 	Replica string   `json:"replica"`
 	Member  uint64   `json:"member,string"`  // the replica's id in the log
 	Cluster uint64   `json:"cluster,string"` // the id that all members of a cell share
-	Peers   []string `json:"peers"`          // NAME=HOST:PORT of every first member, sorted
+	Peers   []string `json:"peers"`          // NAME=HOST:PORT of every first member, sorted; where it joined, of those then
+	Joined  bool     `json:"joined,omitempty"`
+	// Restored: the cell began with a backup, and has a cluster id of its own.
+	Restored bool `json:"restored,omitempty"`
+	// Incarnation is a random number that was drawn when the log was begun. A folder that lost its
+	// log draws another, and so the cell knows it from the one that took part.
+	Incarnation uint64 `json:"incarnation,string"`
 }
 
 const dataFormat = 1
@@ -33,6 +41,7 @@ const (
 	identityFile = "identity.json"
 	lockFile     = "lock"     // locked by the lockfsd that uses the folder
 	stateFile    = "state.db" // store's
+	asideSuffix  = ".aside"   // of a state file that is not used any more
 	walFolder    = "wal"      // raft's
 )
 
@@ -57,21 +66,26 @@ func id(parts ...string) uint64 {
 	return max(1, xxhash.Sum64String(strings.Join(parts, "/")))
 }
 
-// claim makes the data folder this process's own until the returned function is called, and checks
-// that it is want's, or new. A new folder becomes want's.
-func claim(folder string, want identity) (release func(), err error) {
+// claim makes the data folder this process's own until the returned function is called, and returns
+// whose it is. A new folder becomes that of who found returns; of another one, check says whether it
+// is the right one.
+func claim(folder string, check func(have identity) error, found func() (identity, error)) (who identity, release func(), err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, fmt.Errorf("data folder: %w", err)
+		return who, nil, fmt.Errorf("data folder: %w", err)
 	}
 	lock, err := lockFolder(folder)
 	if err != nil {
-		return nil, err
+		return who, nil, err
 	}
-	if err := identify(folder, want); err != nil {
+	who, err = identify(folder, check, found)
+	if err == nil {
+		err = incarnate(folder, &who)
+	}
+	if err != nil {
 		lock.Close()
-		return nil, err
+		return who, nil, err
 	}
-	return func() { lock.Close() }, nil
+	return who, func() { lock.Close() }, nil
 }
 
 // lockFolder fails where another process has the folder.
@@ -90,41 +104,63 @@ func lockFolder(folder string) (*os.File, error) {
 	return lock, nil
 }
 
-func identify(folder string, want identity) error {
+func identify(folder string, check func(have identity) error, found func() (identity, error)) (identity, error) {
+	var have identity
 	data, err := os.ReadFile(filepath.Join(folder, identityFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return initialize(folder, want)
+		return initialize(folder, found)
 	}
 	if err != nil {
-		return fmt.Errorf("data folder: %w", err)
+		return have, fmt.Errorf("data folder: %w", err)
 	}
-	var have identity
 	if err := json.Unmarshal(data, &have); err != nil {
-		return fmt.Errorf("%s in data folder %s is damaged: %w", identityFile, folder, err)
+		return have, fmt.Errorf("%s in data folder %s is damaged: %w", identityFile, folder, err)
 	}
-	return compare(folder, have, want)
+	if have.Format != dataFormat {
+		return have, fmt.Errorf("data folder %s has format %d, this lockfsd knows format %d", folder, have.Format, dataFormat)
+	}
+	return have, check(have)
 }
 
-// compare says in one sentence why a folder is not the one that is wanted.
-func compare(folder string, have, want identity) error {
+// compare says in one sentence why a folder is not the one that the options are for.
+func (o *options) compare(have identity) error {
+	want := newIdentity(o.cell, o.name, o.peers)
 	switch {
-	case have.Format != want.Format:
-		return fmt.Errorf("data folder %s has format %d, this lockfsd knows format %d", folder, have.Format, want.Format)
 	case have.Cell != want.Cell:
-		return fmt.Errorf("data folder %s belongs to cell %s, not %s", folder, have.Cell, want.Cell)
+		return fmt.Errorf("data folder %s belongs to cell %s, not %s", o.data, have.Cell, want.Cell)
 	case have.Replica != want.Replica:
-		return fmt.Errorf("data folder %s belongs to replica %s, not %s", folder, have.Replica, want.Replica)
+		return fmt.Errorf("data folder %s belongs to replica %s, not %s", o.data, have.Replica, want.Replica)
+	case len(o.join) > 0: // the log knows who the members are
+		return nil
+	case have.Joined:
+		return fmt.Errorf("data folder %s belongs to a replica that joined a running cell: it is started with --join, not --peers", o.data)
 	case !slices.Equal(have.Peers, want.Peers):
 		return fmt.Errorf("data folder %s belongs to a cell of the members %s, not %s",
-			folder, strings.Join(have.Peers, ","), strings.Join(want.Peers, ","))
-	case have.Member != want.Member || have.Cluster != want.Cluster:
-		return fmt.Errorf("%s in data folder %s does not agree with itself", identityFile, folder)
+			o.data, strings.Join(have.Peers, ","), strings.Join(want.Peers, ","))
+	case have.Member != want.Member || have.Cluster != want.Cluster && !have.Restored:
+		return fmt.Errorf("%s in data folder %s does not agree with itself", identityFile, o.data)
 	}
 	return nil
 }
 
-// initialize makes an empty folder want's. A folder with anything in it is somebody else's.
-func initialize(folder string, want identity) error {
+// initialize makes an empty folder that of who found returns. A folder with anything in it is
+// somebody else's.
+func initialize(folder string, found func() (identity, error)) (identity, error) {
+	if err := checkEmpty(folder); err != nil {
+		return identity{}, err
+	}
+	who, err := found()
+	if err != nil {
+		return who, err
+	}
+	if err := writeIdentity(folder, who); err != nil {
+		return who, err
+	}
+	// The folder itself may be new as well.
+	return who, syncFolder(filepath.Dir(filepath.Clean(folder)))
+}
+
+func checkEmpty(folder string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return fmt.Errorf("data folder: %w", err)
@@ -134,15 +170,33 @@ func initialize(folder string, want identity) error {
 			return fmt.Errorf("data folder %s holds %s and no %s: not a lockfsd's, and not empty", folder, name, identityFile)
 		}
 	}
-	data, err := json.MarshalIndent(want, "", "\t")
-	if err != nil {
-		return err
+	return nil
+}
+
+func writeIdentity(folder string, who identity) error {
+	data, err := json.MarshalIndent(who, "", "\t")
+	if err == nil {
+		err = writeDurably(folder, identityFile, append(data, '\n'))
 	}
-	if err := writeDurably(folder, identityFile, append(data, '\n')); err != nil {
+	if err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
-	// The folder itself may be new as well.
-	return syncFolder(filepath.Dir(filepath.Clean(folder)))
+	return nil
+}
+
+// incarnate draws the number of a folder that has none, or whose log is gone.
+func incarnate(folder string, who *identity) error {
+	_, err := os.Stat(filepath.Join(folder, walFolder))
+	if err == nil && who.Incarnation != 0 {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data folder: %w", err)
+	}
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	who.Incarnation = max(1, binary.BigEndian.Uint64(b[:]))
+	return writeIdentity(folder, *who)
 }
 
 // writeDurably makes a file appear whole, and only when it is on disk.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,7 +84,7 @@ func TestClaim(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "data")
 			test.before(t, folder)
-			release, err := claim(folder, newIdentity("ny1", "r1", members))
+			release, err := claimFor(folder, "ny1", "r1", members)
 			if err == nil {
 				release()
 			}
@@ -99,24 +100,61 @@ func TestClaim(t *testing.T) {
 
 func TestClaimExcludesOthers(t *testing.T) {
 	folder := t.TempDir()
-	release, err := claim(folder, newIdentity("ny1", "r1", members))
+	release, err := claimFor(folder, "ny1", "r1", members)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := claim(folder, newIdentity("ny1", "r1", members)); err == nil || !strings.Contains(err.Error(), "in use by another lockfsd") {
+	if _, err := claimFor(folder, "ny1", "r1", members); err == nil || !strings.Contains(err.Error(), "in use by another lockfsd") {
 		t.Errorf("second claim: %v", err)
 	}
 	release()
 	start(t, folder, "ny1", "r1", members)
 }
 
+// claimFor claims a folder for a replica whose fellows are not there yet.
+func claimFor(folder, cell, replica string, peers []string) (release func(), err error) {
+	o := &options{cell: cell, name: replica, data: folder, peers: peers}
+	_, release, err = claim(folder, o.compare, func() (identity, error) { return newIdentity(cell, replica, peers), nil })
+	return release, err
+}
+
 func start(t *testing.T, folder, cell, replica string, peers []string) {
 	t.Helper()
-	release, err := claim(folder, newIdentity(cell, replica, peers))
+	release, err := claimFor(folder, cell, replica, peers)
 	if err != nil {
 		t.Fatal(err)
 	}
 	release()
+}
+
+// TestIncarnation expects the number of a folder to last as long as the log in it.
+func TestIncarnation(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "data")
+	drawn := func() uint64 {
+		t.Helper()
+		start(t, folder, "ny1", "r1", members)
+		data, err := os.ReadFile(filepath.Join(folder, identityFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var who identity
+		if err := json.Unmarshal(data, &who); err != nil || who.Incarnation == 0 {
+			t.Fatalf("%v; %s", err, data)
+		}
+		return who.Incarnation
+	}
+	first := drawn()
+	mkdir(t, filepath.Join(folder, walFolder))
+	begun := drawn()
+	if again := drawn(); again != begun {
+		t.Errorf("%x at one start, %x at the next", begun, again)
+	}
+	if err := os.Remove(filepath.Join(folder, walFolder)); err != nil {
+		t.Fatal(err)
+	}
+	if lost := drawn(); lost == begun || lost == first {
+		t.Error("a folder that lost its log has the number of one with it")
+	}
 }
 
 func mkdir(t *testing.T, folder string) {

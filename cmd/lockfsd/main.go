@@ -13,6 +13,23 @@
 // At --http, which must be a loopback address, it answers /healthz, for those who watch over daemons,
 // and below /debug/pprof/ with the profiles of Go's net/http/pprof, for those who ask where its time goes.
 //
+// A replica that is added to a cell that runs is started with --join and the addresses of some of
+// its members in place of --peers, after lockfs member add or replace. An empty folder of a member
+// that has taken part before is refused.
+//
+// # What it does about a bad disk
+//
+// Where little is free it hands mastership over, and where nothing is it steps aside, until there is
+// room again. A state.db that is damaged, or that is not what the other replicas have, is put aside
+// as state.db.aside and made anew of the log or of another member's. A log that is damaged elsewhere
+// than at its end, which a crash tears, is refused: what this replica has promised to the others is
+// in it. The way back is lockfs member replace and an empty folder.
+//
+// # Backups
+//
+// Of a backup made by lockfs snapshot save, lockfsd restore makes the data folders of a new cell, and
+// lockfsd drill tries whether that would succeed.
+//
 // # The data folder
 //
 //	identity.json  whose data this is; written first, compared at each start
@@ -37,13 +54,13 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	err := run(ctx, os.Args[1:], os.Stderr)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(command.Report("lockfsd", err, os.Stderr))
 }
 
 // run is the program: it serves until ctx ends, or until the replica stops of itself.
-func run(ctx context.Context, args []string, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "lockfsd --cell NAME --name NAME --data DIR",
@@ -55,5 +72,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		},
 	}
 	o.addFlags(cmd.Flags())
+	cmd.SetOut(stdout)
+	cmd.AddCommand(restoreCommand(stdout, stderr), drillCommand(stdout))
 	return command.Run(ctx, cmd, args)
 }

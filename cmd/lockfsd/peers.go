@@ -19,11 +19,11 @@ import (
 // certificates of the same authority, and whoever may write to the log of one replica rules the
 // cell. A replica is who shows a certificate for the address of a member, which it needs anyway to
 // be reached there.
-func membersOnly(members []raft.Member) grpc.StreamServerInterceptor {
+func membersOnly(members func() []raft.Member) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 		if strings.HasPrefix(info.FullMethod, "/"+raftrpc.Peer_ServiceDesc.ServiceName+"/") {
 			caller, _ := grpcpeer.FromContext(stream.Context())
-			if err := checkMember(caller, members); err != nil {
+			if err := checkMember(caller, members()); err != nil {
 				return status.Error(codes.PermissionDenied, err.Error())
 			}
 		}

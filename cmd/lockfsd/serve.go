@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -28,13 +32,24 @@ const stopTime = 7 * time.Second
 // lags, each of which can carry many whole files.
 const maxMessage = 64 << 20
 
+// A daemon is a lockfsd that has its data folder.
+type daemon struct {
+	*options
+	log     *slog.Logger
+	who     identity
+	members []raft.Member // the first ones; none where it joined
+	here    credentials.TransportCredentials
+	toPeers credentials.TransportCredentials
+	replica atomic.Pointer[master.Replica] // nil between lives
+}
+
 // serve is a replica from its data folder up.
 func serve(ctx context.Context, o *options, log *slog.Logger) error {
-	self, members, err := o.members()
+	members, err := o.members()
 	if err != nil {
 		return err
 	}
-	server, toPeers, err := o.wire(members)
+	here, toPeers, err := o.credentials()
 	if err != nil {
 		return err
 	}
@@ -44,43 +59,136 @@ func serve(ctx context.Context, o *options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	defer func() { listener.Close() }()
 	if health != nil {
 		defer health.Close()
 	}
-	who := newIdentity(o.cell, o.name, o.peers)
-	release, err := claim(o.data, who)
+	who, release, err := claim(o.data, o.compare, func() (identity, error) { return o.found(ctx, toPeers) })
 	if err != nil {
 		return err
 	}
 	defer release()
-	o.comparePorts(self, log)
-	db, err := store.OpenDB(filepath.Join(o.data, stateFile))
+	d := &daemon{options: o, log: log, who: who, members: members, here: here, toPeers: toPeers}
+	if who.Joined {
+		d.members = nil
+	}
+	d.comparePorts()
+	if health != nil {
+		defer startHealth(health, d.healthy)()
+	}
+	for {
+		err := d.live(ctx, listener)
+		if !errors.Is(err, unix.ENOSPC) {
+			return d.explain(err)
+		}
+		log.Error("the disk is full: this replica steps aside until there is room", "error", err, "room", roomBytes)
+		if !awaitRoom(ctx, o.data, log) {
+			return nil
+		}
+		if listener, err = net.Listen("tcp", o.listen); err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+	}
+}
+
+// live is one life of the replica: it opens its files, serves until ctx ends or it stops of itself,
+// and closes all again. More than one is lived only where the disk was full in between.
+func (d *daemon) live(ctx context.Context, listener net.Listener) error {
+	defer listener.Close()
+	log, err := raft.OpenWAL(filepath.Join(d.data, walFolder), d.who.Cluster, d.who.Member, d.log)
 	if err != nil {
 		return err
+	}
+	replica, db, err := d.start(ctx, log)
+	if err != nil {
+		return errors.Join(err, log.Close())
 	}
 	defer db.Close()
-	storage, err := raft.OpenWAL(filepath.Join(o.data, walFolder), who.Cluster, who.Member, log)
-	if err != nil {
-		return err
-	}
-	replica, err := master.Start(master.Config{
-		Cell: o.cell, Self: self, ClusterID: who.Cluster, Members: members,
-		Lease: o.lease, Grace: o.grace, Limits: lockfs.DefaultLimits,
-		DB: db, Storage: storage,
-		Clock: clock.Monotonic(), Wall: time.Now, Logger: log,
-		Dial: dialTCP, Credentials: toPeers,
-	})
-	if err != nil {
-		return err
-	}
+	server := d.server(replica)
 	replica.Register(server)
+	d.replica.Store(replica)
+	defer d.replica.Store(nil)
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(listener) }) // ends with Stop
-	err = o.watch(ctx, replica, health, log)
-	stop(ctx, replica, log)
+	err = d.watch(ctx, replica)
+	stop(ctx, replica, d.log)
 	server.Stop()
 	serving.Wait()
+	return err
+}
+
+// start starts the replica on what the state file holds, or, where that cannot be trusted, on what
+// is made in its place.
+func (d *daemon) start(ctx context.Context, log raft.Storage) (*master.Replica, *store.DB, error) {
+	path := filepath.Join(d.data, stateFile)
+	db, err := store.OpenDB(path)
+	if err == nil {
+		replica, err := master.Start(d.config(db, log))
+		if err == nil {
+			return replica, db, nil
+		}
+		if err := errors.Join(err, db.Close()); !errors.Is(err, store.ErrCorrupt) {
+			return nil, nil, err
+		}
+	}
+	if !errors.Is(err, store.ErrCorrupt) {
+		return nil, nil, err
+	}
+	if db, err = d.mend(ctx, log, err); err != nil {
+		return nil, nil, err
+	}
+	replica, err := master.Start(d.config(db, log))
+	if err != nil {
+		return nil, nil, errors.Join(err, db.Close())
+	}
+	return replica, db, nil
+}
+
+func (d *daemon) config(db *store.DB, log raft.Storage) master.Config {
+	return master.Config{
+		Cell: d.cell, Self: d.self(), ClusterID: d.who.Cluster, Members: d.members,
+		Joining: d.who.Joined, Incarnation: d.who.Incarnation,
+		Lease: d.lease, Grace: d.grace, Limits: lockfs.DefaultLimits,
+		DB: db, Storage: log,
+		Clock: clock.Monotonic(), Wall: time.Now, Logger: d.log,
+		Disk: func() master.Disk { return diskOf(d.data) },
+		Dial: dialTCP, Credentials: d.toPeers,
+	}
+}
+
+// self is this replica as the data folder knows it.
+func (d *daemon) self() raft.Member {
+	self := raft.Member{ID: d.who.Member, Name: d.name}
+	known, _ := parseMembers(d.cell, d.who.Peers) // were parsed before they were written
+	for _, m := range known {
+		if m.Name == d.name {
+			self.Address = m.Address
+		}
+	}
+	return self
+}
+
+// healthy returns nil while the replica serves and knows a master, else what is missing.
+func (d *daemon) healthy() error {
+	if replica := d.replica.Load(); replica != nil {
+		return replica.Healthy()
+	}
+	return errors.New("the replica is starting, or waits for room on its disk")
+}
+
+// explain says what the way back is from an end that no start helps against. A state that differs
+// from the others' is put aside, so that the next start takes theirs.
+func (d *daemon) explain(err error) error {
+	path := filepath.Join(d.data, stateFile)
+	switch {
+	case errors.Is(err, raft.ErrReplaced):
+		return d.lost()
+	case errors.Is(err, raft.ErrRemoved):
+		return fmt.Errorf("%s was removed from cell %s: its data folder is of no more use", d.name, d.cell)
+	case errors.Is(err, store.ErrDiffers):
+		return errors.Join(fmt.Errorf("%w. Its state is put aside as %s; the next start takes that of the others", err, stateFile+asideSuffix),
+			os.Rename(path, path+asideSuffix))
+	}
 	return err
 }
 
@@ -100,12 +208,13 @@ func (o *options) bind() (listener, health net.Listener, err error) {
 }
 
 // comparePorts warns of what is right only where something in between takes one port for the other.
-func (o *options) comparePorts(self raft.Member, log *slog.Logger) {
-	_, here, _ := net.SplitHostPort(o.listen)
+func (d *daemon) comparePorts() {
+	self := d.self()
+	_, here, _ := net.SplitHostPort(d.listen)
 	_, there, _ := net.SplitHostPort(self.Address)
 	if here != there {
-		log.Warn("--listen has another port than this replica has in --peers, where the others look for it",
-			"listen", o.listen, "peers", self.Name+"="+self.Address)
+		d.log.Warn("--listen has another port than this replica has in the list of members, where the others look for it",
+			"listen", d.listen, "member", self.Name+"="+self.Address)
 	}
 }
 
@@ -119,20 +228,17 @@ func stop(ctx context.Context, replica *master.Replica, log *slog.Logger) {
 }
 
 // watch tells how the replica does until ctx ends; its error is why the replica stopped of itself.
-func (o *options) watch(ctx context.Context, replica *master.Replica, health net.Listener, log *slog.Logger) error {
-	if health != nil {
-		defer startHealth(health, replica.Healthy)()
-	}
-	if ready, err := await(ctx, replica, log); !ready {
+func (d *daemon) watch(ctx context.Context, replica *master.Replica) error {
+	if ready, err := await(ctx, replica, d.log); !ready {
 		return err
 	}
-	if err := o.compareTimes(replica); err != nil {
+	if err := d.compareTimes(replica); err != nil {
 		return err
 	}
-	log.Info("ready", "cell", o.cell, "replica", o.name, "listen", o.listen)
+	d.log.Info("ready", "cell", d.cell, "replica", d.name, "listen", d.listen)
 	select {
 	case <-ctx.Done():
-		log.Info("stopping")
+		d.log.Info("stopping")
 		return nil
 	case <-replica.Done():
 		return stopped(replica)
@@ -156,8 +262,8 @@ func (o *options) compareTimes(replica *master.Replica) error {
 	return nil
 }
 
-// wire returns the server for clients and peers, and the credentials for calling peers.
-func (o *options) wire(members []raft.Member) (*grpc.Server, credentials.TransportCredentials, error) {
+// credentials returns those of this replica's port, and those for calling others.
+func (o *options) credentials() (here, there credentials.TransportCredentials, err error) {
 	serving, err := o.security.Server()
 	if err != nil {
 		return nil, nil, err
@@ -166,13 +272,17 @@ func (o *options) wire(members []raft.Member) (*grpc.Server, credentials.Transpo
 	if err != nil {
 		return nil, nil, err
 	}
-	here, there := insecure.NewCredentials(), insecure.NewCredentials()
-	if serving != nil {
-		here, there = credentials.NewTLS(serving), credentials.NewTLS(calling)
+	if serving == nil {
+		return insecure.NewCredentials(), insecure.NewCredentials(), nil
 	}
-	server := grpc.NewServer(
-		grpc.Creds(here),
-		grpc.StreamInterceptor(membersOnly(members)),
+	return credentials.NewTLS(serving), credentials.NewTLS(calling), nil
+}
+
+// server returns the server for clients and peers.
+func (d *daemon) server(replica *master.Replica) *grpc.Server {
+	return grpc.NewServer(
+		grpc.Creds(d.here),
+		grpc.StreamInterceptor(membersOnly(func() []raft.Member { return d.known(replica) })),
 		grpc.MaxRecvMsgSize(maxMessage),
 		// Clients ping as often as their lease makes them; a replica that cannot take that is
 		// overloaded by more than pings.
@@ -180,7 +290,15 @@ func (o *options) wire(members []raft.Member) (*grpc.Server, credentials.Transpo
 		// A host that is gone without a word must not keep its streams.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 	)
-	return server, there, nil
+}
+
+// known returns who is in the cell; of a replica that was not told yet, who was when it began.
+func (d *daemon) known(replica *master.Replica) []raft.Member {
+	if now := replica.Members(); len(now) > 0 {
+		return now
+	}
+	then, _ := parseMembers(d.cell, d.who.Peers) // were parsed before they were written
+	return then
 }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {

@@ -23,7 +23,7 @@ func replica(t *testing.T, args ...string) (log *proccell.Log, end func() error)
 	log = new(proccell.Log)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, args, log) }()
+	go func() { done <- run(ctx, args, io.Discard, log) }()
 	end = func() error {
 		cancel()
 		select {
@@ -73,7 +73,7 @@ func TestServe(t *testing.T) {
 
 	// The cell keeps its lease, whatever a later start says, and says so.
 	var stderr strings.Builder
-	err = run(t.Context(), append(args[:len(args)-1], "6s"), io.Discard)
+	err = run(t.Context(), append(args[:len(args)-1], "6s"), io.Discard, io.Discard)
 	if code := command.Report("lockfsd", err, &stderr); code != command.ExitFailed ||
 		stderr.String() != "lockfsd: cell ny1 has a lease of 5s since its first start, which --lease 6s does not change\n" {
 		t.Errorf("another --lease: exit code %d, saying %q", code, stderr.String())
@@ -99,7 +99,7 @@ func TestFailedStart(t *testing.T) {
 	} {
 		folder := filepath.Join(t.TempDir(), "data")
 		err := run(t.Context(), []string{"--cell", "ny1", "--name", "r1", "--insecure", "--data", folder,
-			"--listen", test.listen, "--http", test.http, "--peers", test.peers}, io.Discard)
+			"--listen", test.listen, "--http", test.http, "--peers", test.peers}, io.Discard, io.Discard)
 		if err == nil || !strings.HasPrefix(err.Error(), test.says) {
 			t.Errorf("%v, want %q", err, test.says)
 		}
