@@ -160,7 +160,7 @@ func (r *Replica) Status(context.Context, *lockpb.StatusRequest) (*lockpb.Status
 		LeaseMs: state.Lease().Milliseconds(), GraceMs: state.Grace().Milliseconds(),
 		Nodes: state.Nodes(), Bytes: state.Bytes(), Sessions: int64(len(state.Sessions())),
 		Hash: state.Hash(), HashNotes: notesToWire(state.HashNotes()),
-		Level: state.Level(), KnownLevel: store.Level, MemberId: r.cfg.Self.ID,
+		Level: state.Level(), KnownLevel: state.Knows(), MemberId: r.cfg.Self.ID,
 	}
 	if r.cfg.Disk != nil {
 		disk := r.cfg.Disk()

@@ -174,45 +174,48 @@ func (r *Replica) raiseLevel(members []raft.MemberStatus, found census) {
 	r.command(&storepb.Command{Command: &storepb.Command_RaiseLevel{RaiseLevel: &storepb.RaiseLevel{Level: next}}})
 }
 
-// command proposes one command of this master's own.
-func (r *Replica) command(c *storepb.Command) {
+// command proposes one command of this master's own, and returns the proposal's number.
+func (r *Replica) command(c *storepb.Command) (sequence uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.machine.inOffice {
-		r.mu.machine.propose(r.moment(), &pending{calls: []*call{nil}}, c)
-		r.flush()
+	if !r.mu.machine.inOffice {
+		return 0
 	}
+	r.mu.machine.propose(r.moment(), &pending{calls: []*call{nil}}, c)
+	sequence = r.mu.machine.sequence
+	r.flush()
+	return sequence
 }
 
 // A comparison is the last one of a mastership.
 type comparison struct {
-	done bool
-	at   time.Duration // passed since, in steps of watchTime
-	hash uint64        // that was compared
+	since    time.Duration // it, in steps of watchTime
+	sequence uint64        // of the proposal that it was; 0: there was none yet
+	settled  bool          // it found nothing new to note: what is noted was compared
 }
 
 // compareHashes now and then puts into the log what a majority of the voters has for their hash at
 // some entry, so that a replica which has another one stops. The same command has all of them note
-// the hash that is compared next.
+// the hash that is compared next. Where nothing happens it ceases.
 func (r *Replica) compareHashes(last comparison, members []raft.MemberStatus, found census) comparison {
-	if last.at += watchTime; last.done && last.at < compareTime {
+	if last.since += watchTime; last.sequence != 0 && last.since < compareTime {
 		return last
 	}
-	notes := found[r.cfg.Self.ID].GetHashNotes()
+	r.mu.Lock()
+	changed := r.mu.machine.sequence != last.sequence
+	r.mu.Unlock()
+	if !changed && last.settled {
+		return last
+	}
 	check := &storepb.CheckHash{}
-	for _, note := range slices.Backward(notes) {
+	for _, note := range slices.Backward(found[r.cfg.Self.ID].GetHashNotes()) {
 		if hash, ok := agreed(note.GetIndex(), members, found); ok {
 			check.Index, check.Hash = note.GetIndex(), hash
 			break
 		}
 	}
-	current := found[r.cfg.Self.ID].GetHash()
-	noted := len(notes) > 0 && notes[len(notes)-1].GetHash() == current
-	if noted && last.done && check.Hash == last.hash {
-		return last // nothing has changed
-	}
-	r.command(&storepb.Command{Command: &storepb.Command_CheckHash{CheckHash: check}})
-	return comparison{done: true, hash: check.Hash}
+	sequence := r.command(&storepb.Command{Command: &storepb.Command_CheckHash{CheckHash: check}})
+	return comparison{sequence: sequence, settled: !changed}
 }
 
 // agreed returns the hash that a majority of the voters noted at an entry.

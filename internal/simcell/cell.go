@@ -11,6 +11,7 @@ package simcell
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -84,6 +85,12 @@ type Replica struct {
 	disk   *raft.MemoryDisk
 	path   string // of the checkpoint file
 
+	// Level, where not 0, is the highest that the replica pretends to know; Disk is what it says of
+	// its disk; MayStop says that the test expects it to stop of itself. For the next Start.
+	Level   uint32
+	Disk    master.Disk
+	MayStop bool
+
 	running *master.Replica // nil while it is down
 	db      *store.DB
 	server  *grpc.Server
@@ -146,6 +153,10 @@ func (r *Replica) Start() {
 	if r.db, err = store.OpenDB(r.path); err != nil {
 		t.Fatal(err)
 	}
+	if r.Level != 0 {
+		r.db.PretendLevel(r.Level)
+	}
+	disk := r.Disk
 	members := make([]raft.Member, len(r.cell.Replicas))
 	for i, other := range r.cell.Replicas {
 		members[i] = other.member
@@ -155,6 +166,7 @@ func (r *Replica) Start() {
 		Lease: r.cell.options.Lease, Grace: r.cell.options.Grace, Limits: lockfs.DefaultLimits,
 		DB: r.db, Storage: r.disk.Open(),
 		Clock: r.Clock, Wall: time.Now, Logger: r.logger(),
+		Disk: func() master.Disk { return disk },
 		Dial: r.net.Dialer(r.Name),
 	})
 	if err != nil {
@@ -192,6 +204,22 @@ func (r *Replica) end(ctx context.Context) {
 		r.cell.t.Errorf("%s: %v", r.Name, err)
 	}
 	r.running = nil
+}
+
+// Change changes what the replica has on disk while it is down.
+func (r *Replica) Change(change func(s *store.State)) {
+	db, err := store.OpenDB(r.path)
+	if err != nil {
+		r.cell.t.Fatal(err)
+	}
+	state, position, err := db.Load(Name)
+	if err == nil {
+		change(state)
+		err = db.Replace(state, position)
+	}
+	if err := errors.Join(err, db.Close()); err != nil {
+		r.cell.t.Fatal(err)
+	}
 }
 
 // Up reports whether the replica runs.
@@ -311,7 +339,7 @@ func (c *Cell) stop() {
 	}
 	for _, r := range c.Replicas {
 		if r.Up() {
-			if err := r.Err(); err != nil {
+			if err := r.Err(); err != nil && !r.MayStop {
 				c.t.Errorf("%s stopped of itself: %v", r.Name, err)
 			}
 			r.end(atOnce())
