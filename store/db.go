@@ -118,14 +118,18 @@ func checkFormat(tx *bbolt.Tx) error {
 	if name, _ := tx.Cursor().First(); name == nil {
 		return nil
 	}
-	b := tx.Bucket(metaBucket)
-	if b == nil || b.Get(formatKey) == nil {
+	b, records := tx.Bucket(metaBucket), tx.Bucket(recordsBucket)
+	switch {
+	case records == nil && (b == nil || b.Get(formatKey) == nil):
 		return errors.New("it is not a lockfs store: some other program made it")
+	case b == nil:
+		return corrupt("it has nothing but records")
 	}
-	if format := string(b.Get(formatKey)); format != dbFormat {
-		return fmt.Errorf("its format is %q, this version knows %q", format, dbFormat)
+	format, err := unseal(formatKey, b.Get(formatKey))
+	if err == nil && string(format) != dbFormat {
+		err = fmt.Errorf("its format is %q, this version knows %q", format, dbFormat)
 	}
-	return nil
+	return err
 }
 
 // Close closes the file, once no snapshot is open any more.
@@ -205,8 +209,10 @@ func readMeta(tx *bbolt.Tx) (*storepb.Meta, error) {
 }
 
 // seal returns the message as the value of a key: a checksum and its bytes.
-func seal(m proto.Message) []byte {
-	b := marshal(make([]byte, 8, 256), m)
+func seal(m proto.Message) []byte { return sealed(marshal(make([]byte, 8, 256), m)) }
+
+// sealed puts the checksum of all that follows into the first 8 bytes.
+func sealed(b []byte) []byte {
 	binary.BigEndian.PutUint64(b, xxhash.Sum64(b[8:]))
 	return b
 }
@@ -260,7 +266,7 @@ func writeMeta(tx *bbolt.Tx, meta *storepb.Meta) error {
 	if err != nil {
 		return err
 	}
-	if err := b.Put(formatKey, []byte(dbFormat)); err != nil {
+	if err := b.Put(formatKey, sealed(append(make([]byte, 8), dbFormat...))); err != nil {
 		return err
 	}
 	return b.Put(metaKey, seal(meta))

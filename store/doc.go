@@ -55,9 +55,9 @@
 //
 // A DB is a bbolt file with two buckets. "records" holds the records under their keys, each value 8
 // bytes of xxhash64 (big endian) over what follows, then the record. "meta" holds "format", the text
-// "lockfs store 1", and "meta", a storepb.Meta with a checksum before it like a record's. All of a
-// checkpoint is written in one transaction. A file that another program made, or a newer version,
-// is refused.
+// "lockfs store 1", and "meta", a storepb.Meta, both with a checksum before them like a record's. All
+// of a checkpoint is written in one transaction. A file that another program made, or a newer
+// version, is refused.
 //
 // A snapshot is a stream of bytes; numbers are big endian:
 //
