@@ -111,11 +111,15 @@ func Start(cfg Config) (*Replica, error) {
 	r.mu.wake = cfg.Clock.Now() // keepTime looks at once
 	r.mu.progress = sync.NewCond(&r.mu)
 	r.mu.streams = make(map[*stream]bool)
-	if r.raft, err = raft.Start(raft.Config{
+	// What raft tells before it is known here waits: a cell of one has its leader at once.
+	r.mu.Lock()
+	r.raft, err = raft.Start(raft.Config{
 		ClusterID: cfg.ClusterID, ID: cfg.Self.ID, Members: cfg.Members, Joining: cfg.Joining, Incarnation: cfg.Incarnation,
 		Machine: (*replicated)(r), Position: position, Storage: cfg.Storage,
 		Tick: cfg.Tick, Clock: cfg.Clock, Dial: cfg.Dial, Credentials: cfg.Credentials, Logger: cfg.Logger,
-	}); err != nil {
+	})
+	r.mu.Unlock()
+	if err != nil {
 		r.stop()
 		return nil, err
 	}
