@@ -79,6 +79,10 @@ func (c *contents) needsVersion() bool { return c.needsFetch(c.next) }
 // pending reports whether there are edits, sent or not, that are not settled.
 func (c *contents) pending() bool { return c.edits.dirty || c.sending != nil }
 
+// standing reports whether the next write, unless it is an append, would be committed onto the
+// version last seen, and no other.
+func (c *contents) standing() bool { return c.seen != 0 && !c.pending() && !c.edits.whole }
+
 // pin takes a version that was read from the cell. It returns false if this open file has committed
 // a newer one meanwhile: then the current version has to be fetched again.
 func (c *contents) pin(content []byte, generation uint64) bool {

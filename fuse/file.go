@@ -55,29 +55,61 @@ func (f *file) usable(ctx context.Context) error {
 // seenTime is for how long a program that writes under a lock believes in the node unasked.
 const seenTime = 100 * time.Millisecond
 
-// writable returns nil if f is usable and, where a lock is held through it, the node is still the
-// one that was locked: whoever deletes it ends the lock. A write is only taken in, and a shell does
-// not look at what becomes of it at the close, so it is the write that must fail.
-func (f *file) writable(ctx context.Context) error {
-	if err := f.usable(ctx); err != nil || !f.locks.locked(f) {
+// writable returns nil if f is usable and nothing is known that would keep what is to be written, or
+// added at the end, from being committed. A write is only taken in, and a shell does not look at what
+// becomes of it at the close, so it is the write that must fail: where a lock is held and the node is
+// not the one that was locked, for whoever deletes it ends the lock; and where others have written
+// since this open file read.
+func (f *file) writable(ctx context.Context, adds bool) error {
+	err := f.usable(ctx)
+	switch {
+	case err != nil:
 		return err
-	}
-	now := f.fs.clock.Now()
-	f.mu.Lock()
-	recent := f.mu.seenAt != 0 && now.Sub(f.mu.seenAt) < seenTime
-	f.mu.Unlock()
-	if recent {
+	case f.locks.locked(f):
+		if f.seenLately() {
+			return nil
+		}
+	case adds || !f.when((*contents).standing):
 		return nil
 	}
-	_, err := f.Stat(ctx, f.path, f.instance)
+	return f.look(ctx, adds)
+}
+
+func (f *file) seenLately() bool {
+	now := f.fs.clock.Now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err = gone(err); errors.Is(err, lockfs.ErrStale) {
+	return f.mu.seenAt != 0 && now.Sub(f.mu.seenAt) < seenTime
+}
+
+// look asks the cell whether the node is still there, and, unless the next write only adds, still in
+// the version that it would stand on.
+func (f *file) look(ctx context.Context, adds bool) error {
+	now := f.fs.clock.Now()
+	st, err := f.Stat(ctx, f.path, f.instance)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch err = gone(err); {
+	case errors.Is(err, lockfs.ErrStale):
 		f.mu.failed = err
-	} else if err == nil {
+	case err != nil:
+	case !adds && f.mu.standing() && f.mu.seen < st.ContentGeneration:
+		return lockfs.ErrChanged // to be read again; nothing is lost
+	default:
 		f.mu.seenAt = now
 	}
 	return err
+}
+
+// sync is fsync(2). It tells who has written nothing whether what he locked is still there.
+func (f *file) sync(ctx context.Context) error {
+	if f.when((*contents).owed) {
+		return f.commit(ctx)
+	}
+	if err := f.broken(); err != nil || !f.locks.locked(f) {
+		return err
+	}
+	return f.look(ctx, true)
 }
 
 // broken returns why nothing can be done with the open file any more, or nil.

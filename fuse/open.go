@@ -105,12 +105,12 @@ func (fs *fileSystem) Writev(cancel <-chan struct{}, in *gofuse.WriteIn, data []
 	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	content := slices.Concat(data...)
-	err := f.writable(r)
+	adds := in.Flags&syscall.O_APPEND != 0 // the kernel's offset then comes from a size that may be old
+	err := f.writable(r, adds)
 	if err == nil {
 		by := writer{owner: in.LockOwner, known: in.WriteFlags&gofuse.WRITE_LOCKOWNER != 0, thread: in.Pid}
 		synced := in.Flags&syncFlags != 0 // also if it was set after the open
-		// The kernel's offset of an append comes from a size that may be old.
-		err = f.write(r, int64(in.Offset), content, in.Flags&syscall.O_APPEND != 0, by, synced)
+		err = f.write(r, int64(in.Offset), content, adds, by, synced)
 	}
 	if err != nil {
 		return 0, fs.answer(r, "write", f.path, err)
@@ -152,7 +152,7 @@ func (fs *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.S
 	}
 	r := fs.begin(cancel, &in.InHeader, briefly)
 	defer r.end()
-	return fs.answer(r, "fsync", f.path, f.commitIf(r, (*contents).owed))
+	return fs.answer(r, "fsync", f.path, f.sync(r))
 }
 
 // Release is the end of an open file.
