@@ -77,13 +77,14 @@ test "$(wc -l < $A/orders-db/log)" = 1
 			}
 		}
 	})
-	output, err := proccell.Run(within(t, time.Minute), "README.md", cmd)
+	output, err := proccell.Run(within(t, 2*time.Minute), "README.md", cmd)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	for _, want := range []string{
 		"\norders-db\n", "\n10.4.7.22:7000 leads\n", "\nit runs elsewhere\n", "/ls/ny1/orders-db/master:EXCLUSIVE:",
 		"/ls/ny1/orders-db/master  held ", "; 1 more may be lost\n",
+		"nodes with ", " bytes read back equal; the first lock there is of generation ",
 		"sequencer get " + folder + "/a/ny1/orders-db/master: no program of this host holds a lock of lockfs on it\n",
 		"orders-db: Is a directory\n",
 	} {
