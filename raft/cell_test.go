@@ -241,8 +241,10 @@ type cell struct {
 	t     testing.TB
 	net   *network
 	hosts []*host
-	tune  func(*Config) // changes the configuration of each replica
-	ready func(*host)   // is called with a new machine, before its replica starts
+	// The members that it begins with.
+	founders []Member
+	tune     func(*Config) // changes the configuration of each replica
+	ready    func(*host)   // is called with a new machine, before its replica starts
 }
 
 const testCluster = 0xce11
@@ -269,7 +271,9 @@ func newCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
 func layCell(t testing.TB, size int, seed uint64, tune func(*Config)) *cell {
 	c := &cell{t: t, net: newNetwork(seed), tune: tune}
 	for i := range size {
-		c.lay(uint64(i + 1)).joining = false
+		h := c.lay(uint64(i + 1))
+		h.joining = false
+		c.founders = append(c.founders, h.Member)
 	}
 	return c
 }
@@ -291,17 +295,6 @@ func (h *host) wipe(t testing.TB) {
 	h.Incarnation += 0x10000
 }
 
-// founders are the members that the cell begins with.
-func (c *cell) founders() []Member {
-	var members []Member
-	for _, h := range c.hosts {
-		if !h.joining {
-			members = append(members, h.Member)
-		}
-	}
-	return members
-}
-
 func (c *cell) config(h *host) Config {
 	cfg := Config{
 		ClusterID: testCluster, ID: h.ID, Incarnation: h.Incarnation, Joining: h.joining,
@@ -309,7 +302,7 @@ func (c *cell) config(h *host) Config {
 		Clock: h.clock, Logger: testLogger(h.Name), Dial: c.net.dial(h.Name),
 	}
 	if !h.joining {
-		cfg.Members = c.founders()
+		cfg.Members = slices.Clone(c.founders)
 	}
 	if c.tune != nil {
 		c.tune(&cfg)

@@ -63,6 +63,14 @@ func (r *Replica) setMembers(now configuration) {
 	r.setPeers()
 }
 
+// leaveAll ceases to send to anybody.
+func (r *Replica) leaveAll() {
+	r.members.mu.Lock()
+	r.members.mu.configuration, r.members.mu.guests = configuration{}, nil
+	r.members.mu.Unlock()
+	r.setPeers()
+}
+
 // meet makes m a guest.
 func (r *Replica) meet(m Member) {
 	r.members.mu.Lock()

@@ -121,7 +121,7 @@ func (r *Replica) main() {
 	}
 	r.changeConcluded(ErrStopped)
 	workers.Wait()
-	r.setMembers(configuration{})
+	r.leaveAll()
 	r.senders.Wait()
 	err := r.applier.settle()
 	if r.failure == nil && err == nil {

@@ -73,7 +73,7 @@ func simulate(t *testing.T, seed uint64) {
 	}
 	defer c.stop()
 
-	w := &world{cell: c, random: random, ledger: l, turn: make(chan struct{}, 1)}
+	w := &world{cell: c, random: random, ledger: l, turn: make(chan struct{}, 1), pace: 30}
 	ctx, cancel := context.WithCancel(t.Context())
 	var users sync.WaitGroup
 	for _, h := range c.hosts {
@@ -81,13 +81,13 @@ func simulate(t *testing.T, seed uint64) {
 		users.Go(func() { w.reader(ctx, h) })
 	}
 	for range 150 {
-		w.fault()
+		w.fault(12)
 		time.Sleep(time.Duration(random.IntN(600)) * time.Millisecond)
 	}
 	cancel()
 	users.Wait()
 	w.heal()
-	w.check()
+	w.check(w.leader())
 }
 
 // A world is a cell with its faults. Users keep off a host that is being restarted: whoever has
@@ -95,6 +95,7 @@ func simulate(t *testing.T, seed uint64) {
 type world struct {
 	*cell
 	turn   chan struct{}
+	pace   int        // of the users: the longest pause of a proposer, in milliseconds
 	random *rand.Rand // of the goroutine that makes faults
 	ledger *ledger
 }
@@ -109,7 +110,7 @@ func (w *world) replicaOf(h *host) (*Replica, *recorder) {
 // proposer proposes at its host whenever that believes to lead.
 func (w *world) proposer(ctx context.Context, h *host) {
 	random := rand.New(rand.NewPCG(h.ID, 7))
-	for n := 0; ctx.Err() == nil; time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond) {
+	for n := 0; ctx.Err() == nil; time.Sleep(time.Duration(random.IntN(w.pace)) * time.Millisecond) {
 		r, machine := w.replicaOf(h)
 		if r == nil || !machine.told().Leading {
 			continue
@@ -132,7 +133,7 @@ func (w *world) proposer(ctx context.Context, h *host) {
 // reader checks that an index it gets covers all that was acknowledged anywhere before it asked.
 func (w *world) reader(ctx context.Context, h *host) {
 	random := rand.New(rand.NewPCG(h.ID, 9))
-	for ; ctx.Err() == nil; time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond) {
+	for ; ctx.Err() == nil; time.Sleep(time.Duration(random.IntN(2*w.pace)) * time.Millisecond) {
 		r, _ := w.replicaOf(h)
 		if r == nil {
 			continue
@@ -154,39 +155,45 @@ func (w *world) reader(ctx context.Context, h *host) {
 	}
 }
 
-// fault does something to one host or two, or mends it.
-func (w *world) fault() {
+// fault does something to one host or two, or mends it: one of the first kinds.
+func (w *world) fault(kinds int) {
 	h := w.hosts[w.random.IntN(len(w.hosts))]
 	other := w.hosts[w.random.IntN(len(w.hosts))]
-	switch w.random.IntN(12) {
-	case 0, 1:
-		w.restart(h, w.crash)
-	case 2:
-		w.restart(h, func(h *host) { w.halt(h, func() {}) })
-	case 3:
+	switch w.random.IntN(kinds) {
+	case 0:
 		w.isolate(h, true)
-	case 4:
+	case 1:
 		w.isolate(h, false)
-	case 5:
+	case 2:
 		w.net.set(h.Name, other.Name, true)
-	case 6:
+	case 3:
 		w.net.set(h.Name, other.Name, false)
-	case 7:
+	case 4:
+		w.net.slow(time.Duration(w.random.IntN(60)) * time.Millisecond)
+	case 5:
+		h.disk.Hang()
+	case 6:
+		w.quiet()
+	case 7, 8:
+		w.restart(h, w.crash)
+	case 9:
+		w.restart(h, func(h *host) { w.halt(h, func() {}) })
+	case 10:
 		h.clock.Freeze()
 		w.isolate(h, true)
-	case 8:
+	case 11:
 		w.isolate(h, false)
 		h.clock.Thaw()
-	case 9:
-		w.net.slow(time.Duration(w.random.IntN(60)) * time.Millisecond)
-	case 10:
-		h.disk.Hang()
-	case 11:
-		for _, h := range w.hosts {
-			h.disk.Resume()
-			w.isolate(h, false)
-			h.clock.Thaw()
-		}
+	}
+}
+
+// quiet ends all faults, but whoever is down stays so.
+func (w *world) quiet() {
+	w.net.slow(0)
+	for _, h := range w.hosts {
+		h.disk.Resume()
+		w.isolate(h, false)
+		h.clock.Thaw()
 	}
 }
 
@@ -204,11 +211,8 @@ func (w *world) restart(h *host, down func(*host)) {
 
 // heal mends everything.
 func (w *world) heal() {
-	w.net.slow(0)
+	w.quiet()
 	for _, h := range w.hosts {
-		h.disk.Resume()
-		w.isolate(h, false)
-		h.clock.Thaw()
 		if h.replica == nil {
 			w.start(h)
 		}
@@ -217,14 +221,13 @@ func (w *world) heal() {
 
 // check looks at a cell that has been healed: it works again, and nothing is lost, twice or out of
 // order.
-func (w *world) check() {
+func (w *world) check(leader *host) {
 	began := time.Now()
-	leader := w.leader()
 	w.propose(leader, "the end")
 	w.until("all have applied the end", func() bool {
 		return !slices.ContainsFunc(w.hosts, func(h *host) bool { return !slices.Contains(h.machine.list(), "the end") })
 	})
-	healed := time.Since(began)
+	took := time.Since(began)
 	list := leader.machine.list()
 	for _, h := range w.hosts {
 		select {
@@ -252,8 +255,8 @@ func (w *world) check() {
 	for _, texts := range l.proposed {
 		w.checkOrder(texts, place)
 	}
-	w.t.Logf("%d replicas: %d proposals acknowledged of %d applied, %d reads, well again after %v",
-		len(w.hosts), len(l.acked), len(list), l.reads, healed)
+	w.t.Logf("%d replicas: %d proposals acknowledged of %d applied, %d reads, the last one by all after %v",
+		len(w.hosts), len(l.acked), len(list), l.reads, took)
 	if len(l.acked) < 100 || l.reads < 20 {
 		w.t.Error("there was hardly anything to check")
 	}
