@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -36,59 +37,70 @@ func (s *screen) Write(p []byte) (int, error) {
 }
 
 // TestBench measures everything, for so short that only its being there says something, and is
-// interrupted in the middle of it. Either way nothing may be left behind.
+// interrupted where many wait for the lock of a mount. Either way nothing may be left behind.
 func TestBench(t *testing.T) {
 	fusetest.Need(t)
 	programs, err := proccell.Build(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func(t *testing.T, o options, interruptAt string) (results []result, said string, err error) {
-		temp := t.TempDir()
-		t.Setenv("TMPDIR", temp)
-		ctx, interrupt := context.WithCancel(t.Context())
-		defer interrupt()
-		out := &screen{at: func(said string) {
-			if interruptAt != "" && strings.Contains(said, interruptAt) {
-				interrupt()
-			}
-		}}
-		o.bin = filepath.Dir(programs.Lockfsd)
-		results, err = run(ctx, o, out)
-		if t.Failed() || testing.Verbose() {
-			t.Log(out.String())
-		}
-		wantNothingLeft(t, temp)
-		return results, out.String(), err
-	}
-	everything := regexp.MustCompile("")
-
+	bin := filepath.Dir(programs.Lockfsd)
 	t.Run("to its end", func(t *testing.T) {
 		profiles := t.TempDir()
-		results, said, err := start(t, options{rounds: 1, time: 20 * time.Millisecond, rows: everything, profile: profiles}, "")
+		o := options{bin: bin, rounds: 1, time: 20 * time.Millisecond, rows: regexp.MustCompile(""), profile: profiles}
+		results, said, err := start(t, o, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		wantAllRows(t, results, said)
 		for _, row := range []string{"library-lock-1", fmt.Sprintf("library-lock-%d", crowd)} {
-			for who, number := range map[string]int{"client": 1, "master": 1, "follower-*": 2} {
-				files, err := filepath.Glob(filepath.Join(profiles, row+"-"+who+".pprof"))
-				if err != nil || len(files) != number {
-					t.Errorf("profiles of %s, %s: %q, %v, want %d", row, who, files, err, number)
-				}
-				for _, file := range files {
-					if data, err := os.ReadFile(file); err != nil || !bytes.HasPrefix(data, []byte("\x1f\x8b")) {
-						t.Errorf("%s is no profile: %q, %v", file, data, err)
-					}
-				}
-			}
+			wantProfiles(t, filepath.Join(profiles, row))
 		}
 	})
 	t.Run("interrupted", func(t *testing.T) {
-		if _, _, err := start(t, options{rounds: 1000, time: time.Second, rows: everything}, "round 1 of"); err == nil {
-			t.Error("it ends without an error")
+		o := options{bin: bin, rounds: 1, time: 50 * time.Millisecond, rows: regexp.MustCompile("mount hand-off 8")}
+		floors := strings.Repeat(".", len(choose(new(stage).rows(), o.rows))-1)
+		if _, _, err := start(t, o, floors); !errors.Is(err, context.Canceled) {
+			t.Errorf("it ends with %v", err)
 		}
 	})
+}
+
+// start runs the program in a folder of its own, interrupts it where it has said interruptAt, unless
+// that is empty, and looks for what it leaves.
+func start(t *testing.T, o options, interruptAt string) (results []result, said string, err error) {
+	t.Helper()
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	out := &screen{at: func(said string) {
+		if interruptAt != "" && strings.Contains(said, interruptAt) {
+			interrupt()
+		}
+	}}
+	results, err = run(ctx, o, out)
+	if err != nil || testing.Verbose() {
+		t.Log(out.String())
+	}
+	wantNothingLeft(t, temp)
+	return results, out.String(), err
+}
+
+// wantProfiles looks for the profiles of a row: of the client and of three replicas.
+func wantProfiles(t *testing.T, row string) {
+	t.Helper()
+	for who, number := range map[string]int{"client": 1, "master": 1, "follower-*": 2} {
+		files, err := filepath.Glob(row + "-" + who + ".pprof")
+		if err != nil || len(files) != number {
+			t.Errorf("profiles %s, %s: %q, %v, want %d", row, who, files, err, number)
+		}
+		for _, file := range files {
+			if data, err := os.ReadFile(file); err != nil || !bytes.HasPrefix(data, []byte("\x1f\x8b")) {
+				t.Errorf("%s is no profile: %q, %v", file, data, err)
+			}
+		}
+	}
 }
 
 // wantAllRows looks for a figure of each row, and a ratio to each of its floors, in what was
@@ -179,7 +191,7 @@ func TestSum(t *testing.T) {
 // TestLoad has every call counted once, and one of each client at least.
 func TestLoad(t *testing.T) {
 	calls := make([]int, 3)
-	f, err := load(len(calls), time.Nanosecond, func(client int) error {
+	f, err := load(t.Context(), len(calls), time.Nanosecond, func(client int) error {
 		calls[client]++
 		time.Sleep(time.Millisecond)
 		return nil
@@ -192,7 +204,12 @@ func TestLoad(t *testing.T) {
 			t.Errorf("client %d was not called", client)
 		}
 	}
-	if _, err := load(2, time.Hour, func(client int) error { return fmt.Errorf("client %d fails", client) }); err == nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := load(ctx, 2, time.Hour, func(int) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("when it is interrupted: %v", err)
+	}
+	if _, err := load(t.Context(), 2, time.Hour, func(client int) error { return fmt.Errorf("client %d fails", client) }); err == nil {
 		t.Error("calls that fail are figures")
 	}
 }

@@ -71,9 +71,9 @@ func (e *echo) close() error {
 	return errors.Join(errs...)
 }
 
-func (e *echo) tcp(_ context.Context, d time.Duration) (figures, error) {
+func (e *echo) tcp(ctx context.Context, d time.Duration) (figures, error) {
 	buffer := make([]byte, len(message))
-	return load(1, d, func(int) error {
+	return load(ctx, 1, d, func(int) error {
 		if _, err := e.plain.Write(message); err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (e *echo) tcp(_ context.Context, d time.Duration) (figures, error) {
 
 func (e *echo) unary(n int) func(context.Context, time.Duration) (figures, error) {
 	return func(ctx context.Context, d time.Duration) (figures, error) {
-		return load(n, d, func(i int) error {
+		return load(ctx, n, d, func(i int) error {
 			var out wrapperspb.BytesValue
 			return e.clients[i].Invoke(ctx, echoUnary, wrapperspb.Bytes(message), &out)
 		})
@@ -92,8 +92,8 @@ func (e *echo) unary(n int) func(context.Context, time.Duration) (figures, error
 }
 
 func (e *echo) stream(n int) func(context.Context, time.Duration) (figures, error) {
-	return func(_ context.Context, d time.Duration) (figures, error) {
-		return load(n, d, func(i int) error {
+	return func(ctx context.Context, d time.Duration) (figures, error) {
+		return load(ctx, n, d, func(i int) error {
 			if err := e.streams[i].Send(wrapperspb.Bytes(message)); err != nil {
 				return err
 			}

@@ -84,7 +84,7 @@ func (l *library) close(ctx context.Context) error {
 // each measures an operation of n clients.
 func (l *library) each(n int, op func(ctx context.Context, c *libraryClient) error) func(context.Context, time.Duration) (figures, error) {
 	return func(ctx context.Context, d time.Duration) (figures, error) {
-		return load(n, d, func(i int) error { return op(ctx, l.clients[i]) })
+		return load(ctx, n, d, func(i int) error { return op(ctx, l.clients[i]) })
 	}
 }
 

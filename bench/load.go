@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,13 +23,16 @@ func figuresOf(took []time.Duration, elapsed time.Duration) figures {
 }
 
 // load has clients, counted from 0, call op again and again: a fifth of d to warm up, then d with
-// every call timed, and one call each at least.
-func load(clients int, d time.Duration, op func(client int) error) (figures, error) {
+// every call timed, and one call each at least. It fails when ctx ends.
+func load(ctx context.Context, clients int, d time.Duration, op func(client int) error) (figures, error) {
 	begin := time.Now().Add(d / 5)
 	end := begin.Add(d)
 	took := make([][]time.Duration, clients)
 	err := together(clients, func(client int) error {
 		for {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			began := time.Now()
 			if began.After(end) && len(took[client]) > 0 {
 				return nil

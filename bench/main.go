@@ -22,7 +22,8 @@
 //
 //	floor sync    256 bytes appended and fdatasync'ed in the folder of the replicas' data
 //	floor tcp     128 bytes to another process on loopback and back
-//	floor unary   the same by a gRPC call; stream: by a message on a stream that is open, as lockfs does
+//	floor unary   the same by a gRPC call, with gRPC as it comes
+//	floor stream  the same by a message on an open stream of gRPC, as lockfs sends its calls
 //	fuse …        the same system calls as of the mount's row, on a go-fuse file system with its
 //	              options that answers at once
 //
@@ -122,7 +123,7 @@ func measure(ctx context.Context, rows []row, o options, out io.Writer) ([]round
 	rows = slices.Clone(rows)
 	var rounds []round
 	for i := range o.rounds {
-		fmt.Fprintf(out, "round %d of %d\n", i+1, o.rounds)
+		fmt.Fprintf(out, "round %d of %d ", i+1, o.rounds)
 		figures := make(round)
 		for _, r := range rows {
 			f, err := r.run(ctx, o.time)
@@ -130,7 +131,9 @@ func measure(ctx context.Context, rows []row, o options, out io.Writer) ([]round
 				return nil, err
 			}
 			figures[r.name()] = f
+			fmt.Fprint(out, ".")
 		}
+		fmt.Fprintln(out)
 		rounds = append(rounds, figures)
 		slices.Reverse(rows) // what drifts within a round weighs on both ends alike
 	}

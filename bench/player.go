@@ -51,12 +51,12 @@ func servePlays() error {
 func (p *play) run() (figures, error) {
 	switch p.Op {
 	case "write":
-		return load(p.Clients, p.Time, func(client int) error { return writeFile(p.path(client, fileName(client))) })
+		return p.load(func(client int) error { return writeFile(p.path(client, fileName(client))) })
 	case "read":
-		return load(p.Clients, p.Time, func(client int) error { return readFile(p.path(client, fileName(client))) })
+		return p.load(func(client int) error { return readFile(p.path(client, fileName(client))) })
 	case "lock":
 		return p.withOpen(fileName, func(fds []int) (figures, error) {
-			return load(p.Clients, p.Time, func(client int) error {
+			return p.load(func(client int) error {
 				if err := flock(fds[client], unix.LOCK_EX); err != nil {
 					return err
 				}
@@ -72,6 +72,11 @@ func (p *play) run() (figures, error) {
 		})
 	}
 	return figures{}, fmt.Errorf("nobody plays %q", p.Op)
+}
+
+// load measures until it is over; whoever wants it to end before ends this process.
+func (p *play) load(op func(client int) error) (figures, error) {
+	return load(context.Background(), p.Clients, p.Time, op)
 }
 
 func (p *play) path(client int, name string) string {

@@ -128,13 +128,13 @@ func (s *stage) describe(o options, out io.Writer) {
 }
 
 // appendAndSync is the floor under a log: records appended to a file and synced one by one.
-func (s *stage) appendAndSync(_ context.Context, d time.Duration) (figures, error) {
+func (s *stage) appendAndSync(ctx context.Context, d time.Duration) (figures, error) {
 	file, err := os.Create(filepath.Join(s.dir, "appended"))
 	if err != nil {
 		return figures{}, err
 	}
 	defer file.Close()
-	return load(1, d, func(int) error {
+	return load(ctx, 1, d, func(int) error {
 		if _, err := file.Write(contents); err != nil {
 			return err
 		}
