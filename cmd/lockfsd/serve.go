@@ -120,16 +120,13 @@ func (d *daemon) live(ctx context.Context, listener net.Listener) error {
 // start starts the replica on what the state file holds, or, where that cannot be trusted, on what
 // is made in its place.
 func (d *daemon) start(ctx context.Context, log raft.Storage) (*master.Replica, *store.DB, error) {
-	path := filepath.Join(d.data, stateFile)
-	db, err := store.OpenDB(path)
+	db, err := store.OpenDB(filepath.Join(d.data, stateFile))
 	if err == nil {
-		replica, err := master.Start(d.config(db, log))
-		if err == nil {
+		var replica *master.Replica
+		if replica, err = master.Start(d.config(db, log)); err == nil {
 			return replica, db, nil
 		}
-		if err := errors.Join(err, db.Close()); !errors.Is(err, store.ErrCorrupt) {
-			return nil, nil, err
-		}
+		err = errors.Join(err, db.Close())
 	}
 	if !errors.Is(err, store.ErrCorrupt) {
 		return nil, nil, err
@@ -145,11 +142,12 @@ func (d *daemon) start(ctx context.Context, log raft.Storage) (*master.Replica, 
 }
 
 func (d *daemon) config(db *store.DB, log raft.Storage) master.Config {
+	checkpoint, tail := logBytes(diskOf(d.data))
 	return master.Config{
 		Cell: d.cell, Self: d.self(), ClusterID: d.who.Cluster, Members: d.members,
 		Joining: d.who.Joined, Incarnation: d.who.Incarnation,
 		Lease: d.lease, Grace: d.grace, Limits: lockfs.DefaultLimits,
-		DB: db, Storage: log,
+		DB: db, Storage: log, CheckpointBytes: checkpoint, TailBytes: tail,
 		Clock: clock.Monotonic(), Wall: time.Now, Logger: d.log,
 		Disk: func() master.Disk { return diskOf(d.data) },
 		Dial: dialTCP, Credentials: d.toPeers,
