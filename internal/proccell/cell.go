@@ -29,6 +29,8 @@ type Config struct {
 	Lease    time.Duration // 0 is lockfsd's default
 	Grace    time.Duration // 0 is lockfsd's default
 	Relays   bool          // every replica is reached through a relay
+	// Data are the data folders of replicas, by name, that are not to lie below Dir.
+	Data map[string]string
 
 	// Certificates, where the cell has TLS: the flags for replicas, those for mounts and commands,
 	// and what Master shows. Default --insecure.
@@ -47,6 +49,7 @@ type Cell struct {
 type Replica struct {
 	Name    string
 	Address string       // where it listens
+	HTTP    string       // where it answers /healthz
 	Relay   *relay.Relay // where others reach it, or nil
 	Dir     string       // its data folder
 	Args    []string     // what lockfsd is started with
@@ -74,23 +77,55 @@ func New(config Config) (*Cell, error) {
 		return nil, err
 	}
 	for i := range config.Replicas {
-		r := &Replica{
-			Name:    fmt.Sprintf("r%d", i+1),
-			Address: addresses[2*i],
-			program: config.Programs.Lockfsd,
+		if err := c.place(fmt.Sprintf("r%d", i+1), addresses[2*i], addresses[2*i+1]); err != nil {
+			return nil, errors.Join(err, c.Close())
 		}
-		r.Dir = filepath.Join(config.Dir, r.Name)
-		if config.Relays {
-			if r.Relay, err = relay.New(r.Address); err != nil {
-				return nil, errors.Join(err, c.Close())
-			}
-		}
-		c.Replicas = append(c.Replicas, r)
 	}
-	for i, r := range c.Replicas {
-		r.Args = c.replicaArgs(r, addresses[2*i+1])
+	peers := c.peers()
+	for _, r := range c.Replicas {
+		r.Args = c.replicaArgs(r, peers...)
 	}
 	return c, nil
+}
+
+// place gives a replica its addresses and its folder.
+func (c *Cell) place(name, address, http string) (err error) {
+	r := &Replica{Name: name, Address: address, HTTP: http, Dir: filepath.Join(c.config.Dir, name), program: c.config.Programs.Lockfsd}
+	if dir, ok := c.config.Data[name]; ok {
+		r.Dir = dir
+	}
+	if c.config.Relays {
+		r.Relay, err = relay.New(r.Address)
+	}
+	c.Replicas = append(c.Replicas, r)
+	return err
+}
+
+// Add prepares a further replica, which joins the cell. It is to be added by lockfs member add, at
+// its Address, before it is started.
+func (c *Cell) Add(name string) (*Replica, error) {
+	addresses, err := FreeAddresses(2)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.place(name, addresses[0], addresses[1]); err != nil {
+		return nil, err
+	}
+	r := c.Replicas[len(c.Replicas)-1]
+	c.Join(r)
+	return r, nil
+}
+
+// Join has the next start of a replica join the cell, as that of one does which takes the place of
+// a member.
+func (c *Cell) Join(r *Replica) {
+	var others []string
+	for _, other := range c.Replicas {
+		if other != r {
+			others = append(others, other.reached())
+		}
+	}
+	r.Args = c.replicaArgs(r, "--join", strings.Join(others, ","))
 }
 
 // FreeAddresses returns loopback addresses on which nobody listened just now.
@@ -107,15 +142,20 @@ func FreeAddresses(n int) ([]string, error) {
 	return addresses, nil
 }
 
-func (c *Cell) replicaArgs(r *Replica, http string) []string {
-	var peers []string
-	for _, peer := range c.Replicas {
-		peers = append(peers, peer.Name+"="+peer.reached())
+// peers are the flags that name all replicas.
+func (c *Cell) peers() []string {
+	var all []string
+	for _, r := range c.Replicas {
+		all = append(all, r.Name+"="+r.reached())
 	}
+	return []string{"--peers", strings.Join(all, ",")}
+}
+
+func (c *Cell) replicaArgs(r *Replica, members ...string) []string {
 	args := []string{
-		"--cell", c.config.Name, "--name", r.Name, "--data", r.Dir, "--listen", r.Address,
-		"--peers", strings.Join(peers, ","), "--http", http,
+		"--cell", c.config.Name, "--name", r.Name, "--data", r.Dir, "--listen", r.Address, "--http", r.HTTP,
 	}
+	args = append(args, members...)
 	if c.config.Lease != 0 {
 		args = append(args, "--lease", c.config.Lease.String())
 	}
@@ -174,11 +214,40 @@ func (r *Replica) Start(ctx context.Context) error {
 	return awaitReady(ctx, r.process, mark)
 }
 
+// Restore makes the data folders of all replicas anew of a backup; none of them may run, and the
+// folders must be new.
+func (c *Cell) Restore(ctx context.Context, backup string) error {
+	var cluster []string
+	for _, r := range c.Replicas {
+		args := append([]string{"restore", backup, "--cell", c.config.Name, "--name", r.Name, "--data", r.Dir}, c.peers()...)
+		said, err := c.Lockfsd(ctx, append(args, cluster...)...)
+		if err != nil {
+			return err
+		}
+		if cluster == nil { // the first says it last, for the others
+			words := strings.Fields(said)
+			cluster = words[len(words)-2:]
+		}
+	}
+	return nil
+}
+
 // Process is the running lockfsd, or the last one that ran.
 func (r *Replica) Process() *Process { return r.process }
 
 // Log is what the replica has said, over all its starts.
 func (r *Replica) Log() string { return r.log.String() }
+
+// Mark is the place in Log where the replica's next words will stand.
+func (r *Replica) Mark() int { return r.log.Mark() }
+
+// Says waits until the replica has said text, after mark.
+func (r *Replica) Says(ctx context.Context, text string, mark int) error {
+	if err := r.log.Await(ctx, text, mark); err != nil {
+		return fmt.Errorf("replica %s: %w", r.Name, err)
+	}
+	return nil
+}
 
 // Running reports whether the replica was started and has not ended.
 func (r *Replica) Running() bool {
@@ -276,10 +345,20 @@ func (c *Cell) Name() string { return c.config.Name }
 // Lockfs runs the command line on the cell and returns its standard output. An error of its own
 // carries what it said.
 func (c *Cell) Lockfs(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, c.config.Programs.Lockfs, slices.Concat(c.ClientFlags(), args)...).Output()
+	return output(ctx, c.config.Programs.Lockfs, slices.Concat(c.ClientFlags(), args))
+}
+
+// Lockfsd runs a command of lockfsd's that ends, and returns its standard output. An error of its
+// own carries what it said.
+func (c *Cell) Lockfsd(ctx context.Context, args ...string) (string, error) {
+	return output(ctx, c.config.Programs.Lockfsd, args)
+}
+
+func output(ctx context.Context, program string, args []string) (string, error) {
+	out, err := exec.CommandContext(ctx, program, args...).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return string(out), fmt.Errorf("lockfs %s: %w: %s", strings.Join(args, " "), err, exit.Stderr)
+		return string(out), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, exit.Stderr)
 	}
 	return string(out), err
 }
