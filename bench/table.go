@@ -73,7 +73,7 @@ func printTable(out io.Writer, results []result, rounds int) {
 func (r result) String() string {
 	var ratios []string
 	for _, x := range r.ratios {
-		ratios = append(ratios, fmt.Sprintf("%s %s [%s..%s]", x.floor, short(x.median), short(x.lowest), short(x.highest)))
+		ratios = append(ratios, fmt.Sprintf("%s: %s [%s..%s]", x.floor, short(x.median), short(x.lowest), short(x.highest)))
 	}
 	line := fmt.Sprintf("%-22s %10s %10s %9.0f   %s", r.name(),
 		short(milliseconds(r.typical.P50)), short(milliseconds(r.typical.P99)), r.typical.Rate, strings.Join(ratios, ", "))
