@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -133,5 +135,92 @@ func BenchmarkCell(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+	})
+}
+
+// BenchmarkGigabyte tells what a cell costs that is as full as it may be: 1 GiB of contents, half of it
+// in files of 200 KiB and half in small ones. It takes minutes, and runs where LOCKFS_SOAK is set.
+func BenchmarkGigabyte(b *testing.B) {
+	if os.Getenv("LOCKFS_SOAK") == "" {
+		b.Skip("takes minutes; LOCKFS_SOAK=1 runs it")
+	}
+	d, session := smallCell(b, &storepb.Limits{Bytes: 2 << 30})
+	const big, bigBytes, small, smallBytes = 2600, 200 << 10, 260_000, 2 << 10
+	fill := func(i int, path string, size int) {
+		content := bytes.Repeat(fmt.Appendf(nil, "%08d", i), size/8)
+		d.do(d.number(session, create(&storepb.Create{Path: path, Type: 1, Content: content})))
+		d.log = d.log[:0]
+	}
+	for i := range big {
+		fill(i, fmt.Sprintf("/ls/ny1/dir/big-%06d", i), bigBytes)
+	}
+	for i := range small {
+		if i%10_000 == 0 {
+			d.do(d.number(session, create(&storepb.Create{Path: fmt.Sprintf("/ls/ny1/dir/%03d", i/10_000), Type: 2})))
+		}
+		fill(i, fmt.Sprintf("/ls/ny1/dir/%03d/small-%06d", i/10_000, i), smallBytes)
+	}
+	folder := b.TempDir()
+	db := openDB(b, filepath.Join(folder, "store"))
+	stream, err := os.Create(filepath.Join(folder, "stream"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stream.Close()
+	position := []byte("position")
+	step := func(name string, do func() error) {
+		b.Run(name, func(b *testing.B) {
+			runtime.GC()
+			for b.Loop() {
+				if err := do(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			b.ReportMetric(float64(d.state.Bytes())/(1<<20), "MiB-contents")
+			b.ReportMetric(float64(m.HeapInuse)/(1<<20), "MiB-heap")
+			b.ReportMetric(float64(fileSize(b, db))/(1<<20), "MiB-file")
+		})
+	}
+	step("checkpoint of all", func() error { return db.Replace(d.state, position) })
+	step("checkpoint of 1 %", func() error {
+		for i := range small / 100 {
+			path := fmt.Sprintf("/ls/ny1/dir/%03d/small-%06d", i*100/10_000, i*100)
+			d.do(d.number(session, edit(&storepb.Edit{Path: path, Changes: []*storepb.Change{writtenTo(0, "changed")}})))
+		}
+		for i := range big / 100 {
+			path := fmt.Sprintf("/ls/ny1/dir/big-%06d", i*100)
+			d.do(d.number(session, edit(&storepb.Edit{Path: path, Changes: []*storepb.Change{writtenTo(0, "changed")}})))
+		}
+		d.log = d.log[:0]
+		return db.Save(d.state.Checkpoint(position))
+	})
+	step("snapshot", func() error {
+		s, err := db.Snapshot()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if _, err := stream.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		_, err = s.WriteTo(stream)
+		return err
+	})
+	step("load", func() error { _, _, err := db.Load(testCell); return err })
+	step("restore", func() error {
+		if _, err := stream.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		_, _, err := db.Restore(stream, testCell)
+		return err
+	})
+	step("open", func() error {
+		if err := db.Close(); err != nil {
+			return err
+		}
+		db = openDB(b, db.path)
+		return nil
 	})
 }

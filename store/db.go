@@ -22,6 +22,7 @@ import (
 var (
 	metaBucket    = []byte("meta")
 	recordsBucket = []byte("records")
+	asideBucket   = []byte("aside")
 	formatKey     = []byte("format")
 	metaKey       = []byte("meta")
 )
@@ -120,6 +121,8 @@ func checkFormat(tx *bbolt.Tx) error {
 	}
 	b, records := tx.Bucket(metaBucket), tx.Bucket(recordsBucket)
 	switch {
+	case b == nil && records == nil && tx.Bucket(asideBucket) != nil:
+		return nil // its first records were never all there
 	case records == nil && (b == nil || b.Get(formatKey) == nil):
 		return errors.New("it is not a lockfs store: some other program made it")
 	case b == nil:
@@ -270,50 +273,6 @@ func writeMeta(tx *bbolt.Tx, meta *storepb.Meta) error {
 		return err
 	}
 	return b.Put(metaKey, seal(meta))
-}
-
-// Restore puts a snapshot in place of all that the file holds, in one transaction, once the whole
-// of it has been read and checked. It returns what ReadSnapshot would.
-func (db *DB) Restore(r io.Reader, cell string) (*State, []byte, error) {
-	state, meta, err := readSnapshot(r, cell, db.knows)
-	if err == nil {
-		err = db.bolt.Update(func(tx *bbolt.Tx) error { return replace(tx, state, meta) })
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("restore a snapshot to store %s: %w", db.path, err)
-	}
-	return state, meta.Position, nil
-}
-
-// Replace puts the state, which Rebirth made, in place of all that the file holds, in one
-// transaction, with position for the log. The state's next checkpoint continues from there.
-func (db *DB) Replace(state *State, position []byte) error {
-	meta := state.meta(position)
-	if err := db.bolt.Update(func(tx *bbolt.Tx) error { return replace(tx, state, meta) }); err != nil {
-		return fmt.Errorf("replace all of store %s: %w", db.path, err)
-	}
-	state.settle()
-	return nil
-}
-
-func replace(tx *bbolt.Tx, state *State, meta *storepb.Meta) error {
-	if err := tx.DeleteBucket(recordsBucket); err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
-		return err
-	}
-	b, err := tx.CreateBucket(recordsBucket)
-	if err != nil {
-		return err
-	}
-	b.FillPercent = 0.9 // the keys come in order
-	state.records(func(r recorder) bool {
-		m := r.record()
-		err = b.Put([]byte(keyOf(m)), seal(m))
-		return err == nil
-	})
-	if err != nil {
-		return err
-	}
-	return writeMeta(tx, meta)
 }
 
 // A Snapshot is the last checkpoint, which stays as it is while later ones are saved. It has to be

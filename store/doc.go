@@ -56,7 +56,9 @@
 // A DB is a bbolt file with two buckets. "records" holds the records under their keys, each value 8
 // bytes of xxhash64 (big endian) over what follows, then the record. "meta" holds "format", the text
 // "lockfs store 1", and "meta", a storepb.Meta, both with a checksum before them like a record's. All
-// of a checkpoint is written in one transaction. A file that another program made, or a newer
+// of a checkpoint is written in one transaction. A state that replaces all of it is written to a
+// bucket "records" within a third one, "aside", which takes the place of the other when it is
+// complete; what is in "aside" counts for nothing. A file that another program made, or a newer
 // version, is refused.
 //
 // A snapshot is a stream of bytes; numbers are big endian:
