@@ -155,10 +155,7 @@ func (a *applier) satisfy() error {
 // Checkpoint returns when everything that is applied now is in a durable checkpoint.
 func (r *Replica) Checkpoint(ctx context.Context) error {
 	over := make(chan error, 1)
-	r.applier.queue.put(func() error {
-		r.applier.askers = append(r.applier.askers, over)
-		return r.applier.satisfy()
-	})
+	r.askCheckpoint(over)
 	select {
 	case err := <-over:
 		return err
@@ -167,6 +164,15 @@ func (r *Replica) Checkpoint(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// askCheckpoint tells over, which has room for it, when there is a checkpoint of all that the
+// applier has been given up to now.
+func (r *Replica) askCheckpoint(over chan error) {
+	r.applier.queue.put(func() error {
+		r.applier.askers = append(r.applier.askers, over)
+		return r.applier.satisfy()
+	})
 }
 
 // take has the machine take hold of its state for a checkpoint.
@@ -232,6 +238,7 @@ func (a *applier) restore(s received, done chan<- struct{}) error {
 			meta.GetIndex(), meta.GetTerm(), at.index, at.term, applied)
 	}
 	a.at, a.entries, a.bytes, a.saved = at, 0, 0, at.index
+	a.r.lasting.Store(at.index)
 	a.r.log.Info("restored a snapshot from the leader", "entry", at.index, "leader", s.message.GetFrom())
 	close(done)
 	return nil

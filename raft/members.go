@@ -151,7 +151,13 @@ func (r *Replica) recognize(g *raftrpc.Greeting) error {
 	m, known := now.members[g.From]
 	switch {
 	case !known && slices.Contains(now.removed, g.From):
-		return refuse(raftrpc.Refusal_REMOVED, "member %d was removed from this cell", g.From)
+		// It is told so for good once that will be known here after a crash too. If it was told
+		// earlier, and gone, this replica might need its vote to find that out again.
+		why := raftrpc.Refusal_OTHER
+		if r.lasting.Load() >= r.removal.Load() {
+			why = raftrpc.Refusal_REMOVED
+		}
+		return refuse(why, "member %d was removed from this cell", g.From)
 	case !known:
 		return r.receiveGuest(g, now)
 	case m.Incarnation != 0 && m.Incarnation != g.Incarnation:

@@ -304,6 +304,7 @@ func (r *Replica) changeConfiguration(entry *raftpb.Entry) error {
 	m := after.members[c.GetNodeId()]
 	if c.GetType() == raftpb.ConfChangeRemoveNode {
 		m = r.conf.members[c.GetNodeId()]
+		r.removal.Store(entry.GetIndex())
 	}
 	r.log.Info("the membership changed", "entry", entry.GetIndex(), "change", changes[c.GetType()],
 		"member", c.GetNodeId(), "name", m.Name, "address", m.Address)
@@ -312,10 +313,7 @@ func (r *Replica) changeConfiguration(entry *raftpb.Entry) error {
 	if r.changing && entry.GetTerm() == r.leadership.Term {
 		r.changeConcluded(nil)
 	}
-	if err := r.fits(after); err != nil {
-		r.end(err)
-	}
-	return nil
+	return fits(r.cfg, after)
 }
 
 var changes = map[raftpb.ConfChangeType]string{
@@ -323,15 +321,12 @@ var changes = map[raftpb.ConfChangeType]string{
 	raftpb.ConfChangeUpdateNode: "data folder known", raftpb.ConfChangeRemoveNode: "removed",
 }
 
-// fits returns why this replica takes no part any more, as its own log has it.
-func (r *Replica) fits(now configuration) error { return fits(r.cfg, now) }
-
+// fits returns ErrReplaced if the log knows this member with another data folder.
+//
+// That this member was removed is no reason to end of itself: the others may not know it yet and
+// need its vote to come so far. One who does know tells it.
 func fits(cfg Config, now configuration) error {
-	self := now.members[cfg.ID]
-	switch {
-	case slices.Contains(now.removed, cfg.ID):
-		return ErrRemoved
-	case self.Incarnation != 0 && self.Incarnation != cfg.Incarnation:
+	if self := now.members[cfg.ID]; self.Incarnation != 0 && self.Incarnation != cfg.Incarnation {
 		return ErrReplaced
 	}
 	return nil

@@ -359,22 +359,43 @@ func TestRemovedEnds(t *testing.T) {
 	}
 }
 
-// A state that has the removal of its own member in it is not gone on from.
-func TestRemovedByItsOwnCheckpoint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := layCell(t, 1, 1, nil)
-		h := c.hosts[0]
-		position, err := position{index: 9, term: 2, configuration: configuration{removed: []uint64{1}}}.marshal()
-		if err != nil {
-			t.Fatal(err)
+// Whoever knows of its own removal, and is the only one to, helps the others to find it out.
+func TestRemovedStaysWhileItIsNeeded(t *testing.T) {
+	inCell(t, 2, nil, func(t *testing.T, c *cell) {
+		leader := c.leader()
+		c.recorded()
+		removed := c.hosts[leader.ID%2]
+		release := leader.machine.holdSave()
+		c.must(func(ctx context.Context, r *Replica) error { return r.Remove(ctx, removed.ID) })
+		at := leader.replica.Status().Applied
+		c.halt(leader, func() {
+			leader.machine.crashed = true // before there is a checkpoint
+			leader.disk.Crash()
+			release()
+		})
+		c.crash(removed)
+		// A commit index is written without haste. The removed one has it.
+		for h, commit := range map[*host]uint64{leader: at - 1, removed: at} {
+			state, _, err := h.disk.mu.durable.InitialState()
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.disk.mu.durable.SetHardState(hardState(state.GetTerm(), state.GetVote(), commit))
 		}
-		h.machine.saved = image{At: position, Index: 9}
-		if err := h.disk.Open().Append(hardState(2, 0, 9), entries(1, 9, 2)); err != nil {
-			t.Fatal(err)
+		c.start(removed)
+		c.until("it knows", func() bool { _, ok := removed.replica.Member(removed.ID); return !ok })
+		time.Sleep(10 * time.Second)
+		if removed.replica.stopping() {
+			t.Fatalf("it ended before it was told: %v", removed.replica.Err())
 		}
-		if _, err := Start(c.config(h)); !errors.Is(err, ErrRemoved) {
-			t.Errorf("it started: %v", err)
+		c.start(leader)
+		if err := c.ended(removed); !errors.Is(err, ErrRemoved) {
+			t.Errorf("it ended with %v", err)
 		}
+		c.until("the other leads alone", func() bool {
+			return leader.replica.Status().Role == "leader" && standing(leader) == fmt.Sprint(leader.ID)
+		})
+		c.propose(leader, "alone")
 	})
 }
 

@@ -92,7 +92,7 @@ func simulateMembership(t *testing.T, seed uint64) {
 		h.machine.watch = func(index uint64, texts []string) { l.applied(h, index, texts) }
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &admin{world: &world{cell: c, random: random, ledger: l, turn: make(chan struct{}, 1), pace: 200}, ctx: ctx, next: 100,
+	w := &admin{world: &world{cell: c, random: random, ledger: l, turn: make(chan struct{}, 1), pace: 100}, ctx: ctx, next: 100,
 		lost: make(map[uint64]bool), never: make(map[uint64]bool), gone: make(map[uint64]error), done: make(map[string]int)}
 	defer c.stop()
 	for _, h := range c.hosts {

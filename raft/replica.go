@@ -37,6 +37,8 @@ type Replica struct {
 	outcomes   chan outcome  // from the appender and the applier
 	calls      chan func()   // whatever else is to be done by the run goroutine
 	receptions atomic.Uint64 // how many snapshots began to arrive
+	removal    atomic.Uint64 // the last entry that removed a member
+	lasting    atomic.Uint64 // the entry of the last durable checkpoint
 	reached    atomic.Uint64 // the last entry whose changes of the membership are in force here
 
 	stop    chan struct{} // closed by end
@@ -90,6 +92,7 @@ func newReplica(cfg Config, at position) *Replica {
 		ticked: cfg.Clock.Now(), pins: make(map[uint64]uint64), steady: make(map[uint64]int),
 	}
 	r.reached.Store(at.index)
+	r.lasting.Store(at.index)
 	r.appender = &appender{r: r, queue: newQueue[write](0)}
 	r.applier = &applier{r: r, queue: newQueue[func() error](0), at: at, saveDone: make(chan error, 1), saved: noLimit}
 	if cfg.Position != nil {
@@ -282,16 +285,20 @@ func (r *Replica) transfer(over chan error, avoid []uint64) {
 	r.transfers = append(r.transfers, over)
 }
 
-// successor returns who is best to lead next, 0 if nobody can. Whoever is about to be replaced
-// would not lead for long.
+// successor returns who is best to lead next, 0 if nobody can: the most advanced of those alive.
+// Whoever is about to be replaced would not lead for long and is taken only if there is no other.
 func (r *Replica) successor(avoid []uint64) (id uint64) {
 	avoid = append(slices.Clone(avoid), r.cfg.ID)
+	leaving := make(map[uint64]bool)
 	for _, m := range r.conf.members {
-		avoid = append(avoid, m.Replaces)
+		leaving[m.Replaces] = true
 	}
 	var match uint64
 	r.node.WithProgress(func(voter uint64, kind etcdraft.ProgressType, p progress) {
-		if kind == etcdraft.ProgressTypePeer && r.active(voter) && p.Match >= match && !slices.Contains(avoid, voter) {
+		if kind != etcdraft.ProgressTypePeer || !r.active(voter) || slices.Contains(avoid, voter) {
+			return
+		}
+		if better := leaving[id] && !leaving[voter]; id == 0 || better || p.Match >= match && leaving[id] == leaving[voter] {
 			id, match = voter, p.Match
 		}
 	})

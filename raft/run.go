@@ -328,7 +328,7 @@ func (r *Replica) restore(s *raftpb.Snapshot, done chan<- struct{}) error {
 	r.conf = at.configuration
 	r.reached.Store(at.index)
 	r.setMembers(at.configuration)
-	if err := r.fits(r.conf); err != nil {
+	if err := fits(r.cfg, r.conf); err != nil {
 		return err
 	}
 	r.applier.queue.put(func() error { return r.applier.restore(from, done) })
@@ -361,6 +361,9 @@ func (r *Replica) apply(m *raftpb.Message) error {
 		c.changes[entry.GetIndex()] = r.conf
 	}
 	r.applier.queue.put(func() error { return r.applier.apply(c) })
+	if _, ok := c.changes[r.removal.Load()]; ok {
+		r.askCheckpoint(make(chan error, 1)) // after it the removed member is told
+	}
 	return nil
 }
 
@@ -375,6 +378,7 @@ func parseChange(entry *raftpb.Entry) (*raftpb.ConfChange, error) {
 // checkpointed hears that a checkpoint is durable. The log stays from where a follower needs it
 // who is being sent a snapshot.
 func (r *Replica) checkpointed(at *raftpb.SnapshotMetadata) {
+	r.lasting.Store(at.GetIndex())
 	keep := min(at.GetIndex(), r.node.BasicStatus().Applied) + 1
 	r.node.WithProgress(func(id uint64, _ etcdraft.ProgressType, p progress) {
 		if pin, ok := r.pins[id]; ok && p.Match >= pin {
