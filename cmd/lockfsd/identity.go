@@ -42,6 +42,7 @@ const (
 	lockFile     = "lock"     // locked by the lockfsd that uses the folder
 	stateFile    = "state.db" // store's
 	asideSuffix  = ".aside"   // of a state file that is not used any more
+	newSuffix    = ".new"     // of a file that is not whole yet
 	walFolder    = "wal"      // raft's
 )
 
@@ -166,7 +167,7 @@ func checkEmpty(folder string) error {
 		return fmt.Errorf("data folder: %w", err)
 	}
 	for _, entry := range entries {
-		if name := entry.Name(); name != lockFile && name != identityFile+".new" {
+		if name := entry.Name(); name != lockFile && name != identityFile+newSuffix {
 			return fmt.Errorf("data folder %s holds %s and no %s: not a lockfsd's, and not empty", folder, name, identityFile)
 		}
 	}
@@ -202,7 +203,7 @@ func incarnate(folder string, who *identity) error {
 // writeDurably makes a file appear whole, and only when it is on disk.
 func writeDurably(folder, name string, data []byte) error {
 	path := filepath.Join(folder, name)
-	file, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(path+newSuffix, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -211,7 +212,7 @@ func writeDurably(folder, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := os.Rename(path+newSuffix, path); err != nil {
 		return err
 	}
 	return syncFolder(folder)

@@ -16,6 +16,22 @@ import (
 // mendTime is how long a replica waits before it asks the others for a state again.
 const mendTime = 2 * time.Second
 
+// errGone is of a replica that put its state aside and ended before it had another.
+var errGone = errors.New("the state file is gone, and the log has not all that was in it")
+
+// openState opens the state file, or makes it where the log has everything from the first entry on.
+func (d *daemon) openState(log raft.Storage) (*store.DB, error) {
+	path := filepath.Join(d.data, stateFile)
+	first, err := log.FirstIndex()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path); first > 1 && errors.Is(err, os.ErrNotExist) {
+		return nil, errGone
+	}
+	return store.OpenDB(path)
+}
+
 // mend makes a state file anew in place of one that cannot be trusted. The file is only a cache of
 // the log: what the log has no more of, another member has. The log is kept, because in it is what
 // this replica has promised to the others, and it begins with the state only when that is whole.
@@ -26,17 +42,33 @@ func (d *daemon) mend(ctx context.Context, log raft.Storage, why error) (*store.
 		return nil, fmt.Errorf("put the state aside: %w", err)
 	}
 	first, err := log.FirstIndex()
+	if err == nil && first > 1 {
+		err = d.fetchFile(ctx, path, first-1)
+	}
 	if err != nil {
 		return nil, err
 	}
-	db, err := store.OpenDB(path)
-	if err != nil || first == 1 { // all of it is in the log
-		return db, err
+	return store.OpenDB(path)
+}
+
+// fetchFile makes the state file of another member's state at or after entry least. The file gets
+// its name when it is whole: the next start goes on with whatever has it.
+func (d *daemon) fetchFile(ctx context.Context, path string, least uint64) error {
+	fresh := path + newSuffix
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	if err := d.fetch(ctx, db, first-1); err != nil {
-		return nil, errors.Join(err, db.Close())
+	db, err := store.OpenDB(fresh)
+	if err != nil {
+		return err
 	}
-	return db, nil
+	if err := errors.Join(d.fetch(ctx, db, least), db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return err
+	}
+	return syncFolder(d.data)
 }
 
 // fetch has the state of another member, at or after entry least, saved as this one's.
@@ -57,7 +89,7 @@ func (d *daemon) fetch(ctx context.Context, db *store.DB, least uint64) error {
 	}
 }
 
-var errAlone = errors.New("the state is damaged, the log does not begin at the beginning, and the cell has no other member: " +
+var errAlone = errors.New("the state is damaged or gone, the log does not begin at the beginning, and the cell has no other member: " +
 	"restore a backup into a new folder with lockfsd restore")
 
 func (d *daemon) fetchOnce(ctx context.Context, db *store.DB, least uint64) error {

@@ -120,7 +120,7 @@ func (d *daemon) live(ctx context.Context, listener net.Listener) error {
 // start starts the replica on what the state file holds, or, where that cannot be trusted, on what
 // is made in its place.
 func (d *daemon) start(ctx context.Context, log raft.Storage) (*master.Replica, *store.DB, error) {
-	db, err := store.OpenDB(filepath.Join(d.data, stateFile))
+	db, err := d.openState(log)
 	if err == nil {
 		var replica *master.Replica
 		if replica, err = master.Start(d.config(db, log)); err == nil {
@@ -128,7 +128,7 @@ func (d *daemon) start(ctx context.Context, log raft.Storage) (*master.Replica, 
 		}
 		err = errors.Join(err, db.Close())
 	}
-	if !errors.Is(err, store.ErrCorrupt) {
+	if !errors.Is(err, store.ErrCorrupt) && !errors.Is(err, errGone) {
 		return nil, nil, err
 	}
 	if db, err = d.mend(ctx, log, err); err != nil {
