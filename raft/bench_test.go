@@ -5,14 +5,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/bbolt"
+	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
 
 	"lockfs/internal/clock"
@@ -150,4 +154,67 @@ func BenchmarkReadIndex(b *testing.B) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "reads/s")
 		})
 	}
+}
+
+// BenchmarkAppendDuringCheckpoints measures how long an append to the log takes while checkpoints
+// of so many bytes are written to the same disk, 32 MiB a second of them: what
+// Config.CheckpointBytes costs whoever writes meanwhile.
+func BenchmarkAppendDuringCheckpoints(b *testing.B) {
+	for _, size := range []int{0, 1 << 20, 4 << 20, 16 << 20, 64 << 20} {
+		b.Run(fmt.Sprintf("KiB=%d", size>>10), func(b *testing.B) {
+			dir := b.TempDir()
+			log, err := OpenWAL(filepath.Join(dir, "log"), testCluster, 1, slog.New(slog.DiscardHandler))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer log.Close()
+			db, err := bbolt.Open(filepath.Join(dir, "state.db"), 0o600, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer db.Close()
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				for size > 0 {
+					if err := saveCheckpoint(db, size); err != nil {
+						b.Error(err)
+						return
+					}
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Duration(size) * time.Second / (32 << 20)): // 32 MiB/s
+					}
+				}
+			}()
+			var took []time.Duration
+			var index uint64
+			for b.Loop() {
+				index++
+				began := time.Now()
+				if err := log.Append(hardState(1, 0, index), []*raftpb.Entry{entry(index, 1, strings.Repeat("x", 1024))}); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(began))
+			}
+			close(stop)
+			<-done
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+			b.ReportMetric(float64(took[len(took)-1].Microseconds()), "max-µs")
+		})
+	}
+}
+
+// saveCheckpoint writes so many bytes, as files of 64 KiB, in one transaction.
+func saveCheckpoint(db *bbolt.DB, size int) error {
+	return db.Update(func(tx *bbolt.Tx) error {
+		bucket, err := tx.CreateBucketIfNotExists([]byte("nodes"))
+		for i := 0; i < size>>16 && err == nil; i++ {
+			err = bucket.Put(fmt.Append(nil, "node ", rand.IntN(2000)), make([]byte, 64<<10))
+		}
+		return err
+	})
 }

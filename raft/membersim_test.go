@@ -193,7 +193,12 @@ func (w *world) chief() (h *host) {
 func (w *admin) change() {
 	leader := w.chiefNow()
 	if leader == nil {
-		w.quiet()
+		w.quiet() // or too little would happen
+		for _, h := range w.hosts {
+			if h.replica == nil {
+				w.restart(h, w.crash)
+			}
+		}
 		time.Sleep(time.Second)
 		return
 	}
