@@ -36,6 +36,7 @@ type FetchConfig struct {
 // members, one after the other, for their last checkpoint, and hands what comes to restore, which
 // makes it the state, durably, and returns its position, as Machine.Restore does. If restore fails,
 // as it must where the stream breaks off, the next member is asked. The position is for Start.
+// It fails with ErrRemoved or ErrReplaced where a member says so.
 func FetchState(ctx context.Context, cfg FetchConfig, restore func(io.Reader) (position []byte, err error)) (position []byte, err error) {
 	var failed error
 	for _, m := range cfg.Members {
@@ -47,8 +48,8 @@ func FetchState(ctx context.Context, cfg FetchConfig, restore func(io.Reader) (p
 			cfg.Logger.Info("fetched the state from a member", "member", m.ID, "name", m.Name)
 			return position, nil
 		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+		if why := cmp.Or(ctx.Err(), refusedForGood(err)); why != nil {
+			return nil, why
 		}
 		cfg.Logger.Warn("cannot fetch the state from a member", "member", m.ID, "name", m.Name, "address", m.Address, "error", plain(err))
 		failed = errors.Join(failed, fmt.Errorf("from member %s at %s: %w", m.Name, m.Address, plain(err)))

@@ -209,7 +209,7 @@ func TestFetchStateFromOthers(t *testing.T) {
 		}
 		was := h.Incarnation
 		h.Incarnation++
-		if err := c.fetch(h, 5); err == nil || !strings.Contains(err.Error(), "its disk was lost or replaced") {
+		if err := c.fetch(h, 5); !errors.Is(err, ErrReplaced) {
 			t.Errorf("with another folder: %v", err)
 		}
 		h.Incarnation = was

@@ -196,16 +196,24 @@ func refuse(why raftrpc.Refusal_Reason, format string, v ...any) error {
 	return detailed.Err()
 }
 
-// heed ends this replica if err says that a member refused it for good.
-func (p *peer) heed(err error) error {
+// refusedForGood returns why a member refused this one for good, nil if it did not.
+func refusedForGood(err error) error {
 	for _, detail := range status.Convert(err).Details() {
 		refusal, ok := detail.(*raftrpc.Refusal)
 		switch {
 		case ok && refusal.Reason == raftrpc.Refusal_REMOVED:
-			p.r.end(ErrRemoved)
+			return ErrRemoved
 		case ok && refusal.Reason == raftrpc.Refusal_REPLACED:
-			p.r.end(ErrReplaced)
+			return ErrReplaced
 		}
+	}
+	return nil
+}
+
+// heed ends this replica if err says that the peer refused it for good.
+func (p *peer) heed(err error) error {
+	if why := refusedForGood(err); why != nil {
+		p.r.end(why)
 	}
 	return err
 }

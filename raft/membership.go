@@ -210,7 +210,7 @@ func (r *Replica) tend() {
 	case !ok || !r.mayChange():
 	case c.kind == raftpb.ConfChangeRemoveNode && c.member.ID == r.cfg.ID:
 		// The next leader removes this one.
-		if to := r.successor(nil); to != 0 && r.node.BasicStatus().LeadTransferee == 0 {
+		if to := r.successor(nil); to != 0 {
 			r.node.TransferLeader(to)
 		}
 	default:
@@ -221,9 +221,10 @@ func (r *Replica) tend() {
 }
 
 // mayChange reports whether raft takes a change of the membership now: one at a time, and none
-// while this leader may not know of one of the leader before.
+// while this leader may not know of one of the leader before, or is handing over.
 func (r *Replica) mayChange() bool {
-	return !r.changing && r.committedTerm == r.leadership.Term && r.node.BasicStatus().Applied >= r.changeAfter
+	s := r.node.BasicStatus()
+	return !r.changing && r.committedTerm == r.leadership.Term && s.Applied >= r.changeAfter && s.LeadTransferee == 0
 }
 
 func (r *Replica) changeMembers(ctx context.Context, decide func(view) (change, error)) error {

@@ -9,7 +9,7 @@
 //
 //  1. It loads its Machine from the last checkpoint, which has a position in it, and gives that to
 //     Start with a Storage. From there the log is replayed. A new cell starts with the same list of
-//     members on every replica.
+//     members on every replica, one that was restored from a backup with the same Seed.
 //  2. It registers the replica on the server that the other members dial.
 //  3. When Machine.Leadership says that this replica leads in a term, it proposes in that term.
 //     A proposal is done when Apply gets it; if leadership is lost before, it may or may not be
@@ -29,13 +29,29 @@
 // were away for a short while a whole snapshot, and what a snapshot under way will need. So after a
 // crash the Machine can be ahead of the last mark, but never before the beginning of the log.
 //
+// # Who is a member
+//
+// A new cell begins with a list of voters. From then on the members are what the log says:
+// AddLearner adds one, the leader promotes it once it has the log, and removes the one whom it
+// Replaces. Each of these steps follows from the members as all replicas have them, so it does not
+// matter who leads, and when somebody dies. A member that was added starts with Config.Joining.
+//
+// A member is an id with one data folder, whose number, the incarnation, the log records when the
+// leader first hears it. Another folder under the same id knows nothing of what the member voted
+// and acknowledged: whoever has the record does not listen to it, and it ends with ErrReplaced.
+// This works from the record on. Whoever loses its disk before, in the first moments of a cell, or
+// asks those alone who were away since before, is not noticed.
+//
+// Who was removed may be the only one to know. It goes on, without a vote of its own, until one of
+// the others tells it, and then ends with ErrRemoved.
+//
 // # What can go wrong
 //
 // A disk that reports an error ends the replica: nobody knows what it has. A disk that hangs makes
 // it silent, so that the others elect one of them. A log with a hole or of another member is
-// refused. That a log is shorter than what this member acknowledged (its disk was replaced) shows
-// only when the leader who has the acknowledgement is heard; a vote before that is not prevented.
-// In each of these cases the way back is to be removed and added anew.
+// refused, and the way back is to be replaced by a new member. So it is where the leader counts on
+// entries that this log had and has no more. A state that is damaged is got from another member,
+// by FetchState, before Start.
 // A leader that was cut off or frozen steps down within an election timeout of running again, and
 // never confirms a read meanwhile.
 package raft
@@ -160,7 +176,7 @@ type Status struct {
 
 // MemberStatus is how a replica sees a member. Only the leader knows Match.
 type MemberStatus struct {
-	Member
+	Member  // its Incarnation is 0 while the leader did not hear of its data folder yet
 	Learner bool
 	Match   uint64 // the log of the member is known to agree with the leader's up to here
 	Active  bool   // it was heard from within an election timeout; followers hear from the leader only
