@@ -139,5 +139,5 @@ type Acquire struct {
 	Mode      lockfs.Mode
 	Wait      bool // until it is granted, over failovers; else lockfs.ErrBusy or ErrLockDelay
 	LockDelay time.Duration
-	Note      string // for people who ask who holds it
+	Note      string // for people who ask who holds it; what is no UTF-8 in it becomes "?"
 }

@@ -179,16 +179,35 @@ func TestPathsOfOtherCellsAreNotSent(t *testing.T) {
 	})
 }
 
+// TestWhatIsNoUTF8 cannot be sent. That is one call's fault, and the connection stays.
+func TestWhatIsNoUTF8(t *testing.T) {
+	story(t, func(t *testing.T, f *fakeCell) {
+		c := f.open("r1")
+		defer c.Close(ctx)
+		s := f.session(c)
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := s.SetACL(ctx, "/ls/c/x", 0, lockfs.ACLNames{Read: "\xff"})
+			waiting <- err
+		}()
+		if err := <-waiting; !errors.Is(err, lockfs.ErrInvalid) {
+			t.Errorf("%v", err)
+		}
+		if _, err := s.Acquire(ctx, Acquire{Path: "/ls/c/x", Owner: s.NewOwner(), Mode: lockfs.Exclusive, Note: "half an \xc3"}); err != nil {
+			t.Error(err)
+		}
+		f.with(func() {
+			if f.dialed != 2 { // for calls and for keep-alives
+				t.Errorf("%d connections were made", f.dialed)
+			}
+		})
+	})
+}
+
 func TestWithoutAMasterCallsFailInTime(t *testing.T) {
 	story(t, func(t *testing.T, f *fakeCell) {
 		c := f.open("r8", "r9")
 		defer c.Close(ctx)
-		took(t, DefaultTimeout, DefaultTimeout+time.Second, func() {
-			_, err := c.Session(ctx)
-			if !errors.Is(err, lockfs.ErrUnavailable) || !strings.Contains(err.Error(), "nobody listens at r") {
-				t.Errorf("%v", err)
-			}
-		})
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		took(t, 50*time.Millisecond, 60*time.Millisecond, func() {
@@ -196,6 +215,14 @@ func TestWithoutAMasterCallsFailInTime(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+		unavailable := func() {
+			_, err := c.Session(ctx)
+			if !errors.Is(err, lockfs.ErrUnavailable) || !strings.Contains(err.Error(), "nobody listens at r") {
+				t.Errorf("%v", err)
+			}
+		}
+		took(t, DefaultTimeout-time.Second, DefaultTimeout+time.Second, unavailable)
+		took(t, 0, time.Second, unavailable) // it has been seen that nobody is there
 	})
 }
 

@@ -158,8 +158,9 @@ func (s *stream) push(frames []*lockpb.ClientFrame) {
 	}
 }
 
-// send sends what is queued until the stream ends.
-func (s *stream) send() {
+// send sends what is queued until the stream ends. What cannot be encoded, a string that is no UTF-8,
+// is given to refuse: it is the fault of one call, and the stream is that of all.
+func (s *stream) send(refuse func(*lockpb.ClientFrame, error)) {
 	for {
 		select {
 		case <-s.session.Context().Done():
@@ -171,7 +172,10 @@ func (s *stream) send() {
 		s.queue = nil
 		s.mu.Unlock()
 		for _, f := range frames {
-			if s.session.Send(f) != nil {
+			var encoded grpc.PreparedMsg
+			if err := encoded.Encode(s.session, f); err != nil {
+				refuse(f, err)
+			} else if s.session.SendMsg(&encoded) != nil {
 				return // receive learns why
 			}
 		}

@@ -32,6 +32,7 @@ type fakeCell struct {
 	locks    map[string]*fakeLock
 	done     map[uint64]*lockpb.Answer // by number: of the one session that a test has
 	calls    []string                  // what arrived, as callText has it
+	dialed   int                       // how often a client connected
 }
 
 type fakeLock struct {
@@ -122,6 +123,7 @@ func (r *fakeReplica) stop() {
 // dial is the network.
 func (f *fakeCell) dial(ctx context.Context, address string) (net.Conn, error) {
 	f.mu.Lock()
+	f.dialed++
 	r, ok := f.replicas[address]
 	hang := ok && r.hang
 	f.mu.Unlock()

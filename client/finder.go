@@ -188,7 +188,7 @@ func (c *Client) stay(l *connection) {
 	var work sync.WaitGroup
 	var once sync.Once
 	for _, s := range []*stream{l.calls, l.keeps} {
-		work.Go(s.send)
+		work.Go(func() { s.send(func(f *lockpb.ClientFrame, err error) { c.refused(l, f, err) }) })
 		work.Go(func() {
 			err := s.receive(func(f *lockpb.ServerFrame) { c.frame(l, f) })
 			once.Do(func() { c.broken(l, err) })
@@ -212,6 +212,12 @@ func (c *Client) broken(l *connection, err error) {
 	c.machine.log.Info("the connection to the master has ended", "address", l.address, "why", why)
 	c.machine.unlinked(c.cfg.Clock.Now(), fmt.Sprintf("the connection to the master at %s has ended: %s", l.address, why))
 	c.flush()
+}
+
+// refused answers a call that could not be sent, as a master would that cannot read it.
+func (c *Client) refused(l *connection, f *lockpb.ClientFrame, why error) {
+	c.frame(l, &lockpb.ServerFrame{Frame: &lockpb.ServerFrame_Answer{Answer: &lockpb.Answer{
+		Id: f.GetCall().GetId(), Kind: uint32(lockfs.ErrInvalid), Detail: status.Convert(why).Message()}}})
 }
 
 // frame takes what a master sent. A link that was given up has nothing to say any more.

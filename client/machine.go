@@ -28,6 +28,7 @@ type machine struct {
 	fatal   error         // why this client can do nothing any more
 	trouble string        // why there is no master,
 	away    clock.Instant // and since when somebody wants one; 0 while there is a link
+	looked  bool          // all replicas were asked in vain since, and since this host was frozen last
 	limits  lockfs.Limits // of the cell, as a master has last said
 
 	ticked   clock.Instant      // when it last looked at the time
@@ -153,16 +154,21 @@ func (m *machine) admit(now clock.Instant, c *call) {
 const lateTimeout = dialTimeout + lastPause
 
 // patience is how long a call goes without a master that answers; 0 is for ever. Of an outage that
-// has lasted the whole timeout a later call waits for lateTimeout only: one command asks many times,
-// and the first to give up has shown that nobody is there. A mutation keeps a tenth of its time for
-// learning its fate.
+// has lasted the whole timeout a later call waits no more: those who wait for each other, as for a
+// name in the kernel, would add up their waits, and the first to give up has shown that nobody is
+// there. Only where this host was frozen meanwhile the replicas are asked once more. A mutation keeps
+// a tenth of its time for learning its fate.
 func (m *machine) patience(now clock.Instant, c *call) time.Duration {
 	if c.waits || c.kind == background || c.kind == creation {
 		return 0
 	}
 	patience := m.timeout
 	if m.link == nil {
-		patience = max(m.away.Add(m.timeout).Sub(now), min(m.timeout, lateTimeout))
+		least := time.Nanosecond
+		if !m.looked {
+			least = min(m.timeout, lateTimeout)
+		}
+		patience = max(m.away.Add(m.timeout).Sub(now), least)
 	}
 	if c.kind == mutation {
 		patience -= patience / 10
@@ -220,7 +226,7 @@ func (m *machine) sendAll(now clock.Instant) {
 // linked says that both streams to a master are there.
 func (m *machine) linked(now clock.Instant, address string, w *lockpb.Welcome) {
 	m.tick(now)
-	m.trouble, m.away = "", 0
+	m.trouble, m.away, m.looked = "", 0, false
 	m.link = &link{
 		address: address, cluster: w.GetClusterId(), epoch: w.GetEpoch(),
 		lease: milliseconds(w.GetLeaseMs()), grace: milliseconds(w.GetGraceMs()),
@@ -239,6 +245,7 @@ func (m *machine) linked(now clock.Instant, address string, w *lockpb.Welcome) {
 func (m *machine) unlinked(now clock.Instant, trouble string) {
 	m.trouble = trouble
 	if m.link == nil {
+		m.looked = true
 		return
 	}
 	m.link, m.away = nil, now
@@ -369,7 +376,7 @@ func (m *machine) noticeFreeze(now clock.Instant) {
 		return
 	}
 	if m.away != 0 {
-		m.away = m.away.Add(gap)
+		m.away, m.looked = m.away.Add(gap), false
 	}
 	for _, c := range m.due { // all alike, so the heap stays one
 		c.deadline = c.deadline.Add(gap)

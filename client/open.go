@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,7 +71,7 @@ func Open(cfg Config) (*Client, error) {
 	log := cfg.Logger.With("cell", cfg.Cell)
 	c := &Client{
 		cfg:     cfg,
-		machine: newMachine(log, cfg.Timeout, cfg.Host),
+		machine: newMachine(log, cfg.Timeout, strings.ToValidUTF8(cfg.Host, "?")),
 		known:   slices.Clone(cfg.Addresses),
 		kick:    make(chan struct{}, 1),
 	}

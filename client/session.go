@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"lockfs"
@@ -195,7 +196,8 @@ func (s *Session) Acquire(ctx context.Context, acquire Acquire) (sequencer.Seque
 	}
 	c := newCall(mutation, s.session, "acquire", acquire.Path, &lockpb.Call{Op: &lockpb.Call_Acquire{Acquire: &lockpb.Acquire{
 		Path: string(acquire.Path), Instance: acquire.Instance, Owner: acquire.Owner, Mode: uint32(acquire.Mode),
-		Wait: acquire.Wait, LockDelayMs: acquire.LockDelay.Milliseconds(), Note: acquire.Note,
+		Wait: acquire.Wait, LockDelayMs: acquire.LockDelay.Milliseconds(),
+		Note: strings.ToValidUTF8(acquire.Note, "?"),
 	}}})
 	c.waits = acquire.Wait
 	a, err := s.client.do(ctx, c)
