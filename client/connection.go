@@ -41,12 +41,16 @@ func dialTCP(ctx context.Context, address string) (net.Conn, error) {
 // clientConn prepares a connection to one replica. It is made and thrown away whole: gRPC's own
 // reconnecting knows nothing of masters.
 func (c *Client) clientConn(address string) (*grpc.ClientConn, error) {
+	return c.clientConnBy(c.cfg.Dial, address)
+}
+
+func (c *Client) clientConnBy(dial func(context.Context, string) (net.Conn, error), address string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if c.cfg.TLS != nil {
 		creds = credentials.NewTLS(c.cfg.TLS)
 	}
 	return grpc.NewClient("passthrough:///"+address,
-		grpc.WithContextDialer(c.cfg.Dial),
+		grpc.WithContextDialer(dial),
 		grpc.WithNoProxy(),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDisableServiceConfig(),
@@ -77,18 +81,20 @@ type stream struct {
 	cancel  context.CancelFunc
 
 	mu     sync.Mutex
+	raw    net.Conn              // below conn
 	queue  []*lockpb.ClientFrame // bounded by the machine's open calls
 	signal chan struct{}         // the queue is not empty; holds one
 }
 
 // open connects to a replica and greets it. Without an error the stream is to be closed.
 func (c *Client) open(ctx context.Context, address string, cluster uint64) (*stream, *lockpb.Welcome, error) {
-	conn, err := c.clientConn(address)
-	if err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &stream{cancel: cancel, signal: make(chan struct{}, 1)}
+	var err error
+	if s.conn, err = c.clientConnBy(s.dialer(c.cfg.Dial), address); err != nil {
+		cancel()
 		return nil, nil, &lockfs.Error{Op: "connect to " + address, Kind: lockfs.ErrInvalid, Detail: err.Error()}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	s := &stream{conn: conn, cancel: cancel, signal: make(chan struct{}, 1)}
 	var welcome *lockpb.Welcome
 	err = within(c.cfg.Clock, dialTimeout, cancel, func() error {
 		welcome, err = s.greet(ctx, &lockpb.Hello{Cell: c.cfg.Cell, ClusterId: cluster})
@@ -139,8 +145,26 @@ func within(k clock.Clock, d time.Duration, cancel context.CancelFunc, do func()
 	return err
 }
 
+// dialer is dial, which keeps the connection for close.
+func (s *stream) dialer(dial func(context.Context, string) (net.Conn, error)) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := dial(ctx, address)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.raw = conn
+		return conn, err
+	}
+}
+
+// close ends the stream at once. gRPC would first say good-bye, for which it waits some seconds where
+// the peer takes nothing any more; meanwhile nobody would look for a master that lives.
 func (s *stream) close() {
 	s.cancel()
+	s.mu.Lock()
+	if s.raw != nil {
+		s.raw.Close()
+	}
+	s.mu.Unlock()
 	s.conn.Close()
 }
 
