@@ -159,6 +159,13 @@ members: r1=r1:1, r2=r2:1, r3=r3:1 (unreachable), r5=r5:1 (learner) (has not beg
 	}
 }
 
+func TestTableIsForATerminal(t *testing.T) {
+	var out strings.Builder
+	if err := table(&out, []string{"NOTE"}, [][]string{{"a\x1b[31m\tb\n\u009bc é"}}); err != nil || out.String() != "NOTE\na?[31m?b??c é\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
 func TestMayLose(t *testing.T) {
 	for _, test := range []struct{ voters, live, want int }{
 		{1, 1, 0}, {3, 3, 1}, {3, 2, 0}, {3, 1, 0}, {5, 5, 2}, {5, 4, 1}, {4, 4, 1},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"lockfs"
 	"lockfs/client"
@@ -227,9 +228,22 @@ func table(w io.Writer, header []string, rows [][]string) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, strings.Join(header, "\t"))
 	for _, row := range rows {
+		for i := range row {
+			row[i] = printable(row[i])
+		}
 		fmt.Fprintln(out, strings.Join(row, "\t"))
 	}
 	return out.Flush()
+}
+
+// printable is s without what a terminal would obey: hosts and programs name themselves.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 func count(n int64, noun string) string {
