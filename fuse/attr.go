@@ -115,7 +115,7 @@ func (fs *fileSystem) GetAttr(cancel <-chan struct{}, in *gofuse.GetAttrIn, out 
 
 // stat asks the cell for a node in hand.
 func (fs *fileSystem) stat(ctx context.Context, n node) (lockfs.Stat, error) {
-	fs.late.await(ctx, n.id())
+	fs.late.await(ctx, n.id(), nil)
 	st, err := named(ctx, fs, n.cell, func(t *tenancy) (lockfs.Stat, error) { return t.Stat(ctx, n.path, n.instance) })
 	return st, gone(err)
 }
@@ -174,7 +174,7 @@ func (fs *fileSystem) SetAttr(cancel <-chan struct{}, in *gofuse.SetAttrIn, out 
 	if !ok {
 		return status(syscall.ESTALE)
 	}
-	r := fs.begin(cancel, &in.InHeader, briefly)
+	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	st, err := fs.setAttr(r, n, in)
 	if err == nil {

@@ -133,6 +133,32 @@ func TestL015PidNamespace(t *testing.T) {
 	r.do("fcntl g get", fmt.Sprintf("type %d pid %d", unix.F_WRLCK, q.cmd.Process.Pid))
 }
 
+// TestL081Outage asks for the same name twenty times at once while no master can be reached. The kernel
+// asks for it one after the other; still all have their errors in the time that one of them has.
+func TestL081Outage(t *testing.T) {
+	fusetest.Need(t)
+	c := newTestCell(t, shortLease)
+	const timeout = 2 * time.Second
+	a := c.mount("a", Config{Timeout: timeout})
+	a.writeFile("f", "x")
+	back := c.leave(a)
+	began := time.Now()
+	var all []*running
+	for range 10 {
+		all = append(all, a.start("cat $D/f"), a.start("mkdir $D/dir"))
+	}
+	for _, one := range all {
+		if code := one.wait(time.Minute); code == 0 {
+			t.Errorf("it succeeded: %s", one.out)
+		}
+	}
+	if took := time.Since(began); took > 3*timeout {
+		t.Errorf("it took %v", took)
+	}
+	back()
+	until(t, "the cell answers again", func() bool { _, code := a.script("cat $D/f"); return code == 0 })
+}
+
 // TestL026OrderOfArrival: forty waiters of two hosts are served in the order in which they came, and
 // the lock goes from one to the next without a pause.
 func TestL026OrderOfArrival(t *testing.T) {

@@ -36,6 +36,8 @@ type contents struct {
 	writers map[uint64]struct{} // lock owners (processes) who wrote since the last commit
 	anyone  bool                // one who gave no owner wrote
 	bare    bool                // cut by its open, and nothing written: see flush
+	cutAt   uint64              // the generation that the open cut
+	closed  bool                // for the last time
 	flushed bool                // a bare one saw a flush,
 	flusher uint64              // of this owner
 	asked   bool                // it asked for a lock, granted or not
@@ -52,13 +54,13 @@ type batch struct {
 	bare    bool
 }
 
-// opened says that the open file was made by an open, of a file of size bytes where limit is the
-// most, that cut it to nothing or did not.
-func (c *contents) opened(size, limit int64, cut bool) {
+// opened says that the open file was made by an open, of a file of size bytes and that generation,
+// where limit is the most, that cut it to nothing or did not.
+func (c *contents) opened(size, limit int64, generation uint64, cut bool) {
 	c.size, c.limit, c.next = size, limit, -1
 	if cut {
 		c.edits.truncate(0)
-		c.bare = true
+		c.bare, c.cutAt = true, generation
 	}
 }
 
@@ -251,8 +253,9 @@ func (c *contents) wrote(by writer) {
 //
 // A shell's redirection closes the first descriptor before anything is written, and every child
 // process closes what it inherited. So only a process that wrote commits, and what an open cut and
-// nobody wrote to is committed at the second flush of the process that made the first. That would
-// still let exec 9>file, as a lock file is opened, wipe the file: so not if a lock was asked for.
+// nobody wrote to is committed at the second flush of the process that made the first, or when who
+// opened the file has it open no more, which the caller can see. That would still let exec 9>file, as
+// a lock file is opened, wipe the file: so not if a lock was asked for.
 func (c *contents) flush(owner uint64) bool {
 	_, wrote := c.writers[owner]
 	switch {
@@ -267,6 +270,9 @@ func (c *contents) flush(owner uint64) bool {
 	return c.flusher == owner && !c.asked
 }
 
+// cut reports whether there is nothing to commit but that the open cut the file.
+func (c *contents) cut() bool { return c.bare && !c.asked && c.edits.dirty }
+
 // written reports whether there is anything to commit that was written, and not only cut.
 func (c *contents) written() bool { return c.edits.dirty && !c.bare }
 
@@ -277,7 +283,11 @@ func (c *contents) owed() bool { return c.edits.dirty && !(c.bare && c.asked) }
 // returned or lost.
 func (c *contents) take() *batch {
 	b := &batch{edits: c.edits, changes: c.edits.list(), writers: c.writers, anyone: c.anyone, bare: c.bare}
-	if !c.edits.whole && !c.edits.onlyAdds() {
+	switch {
+	case c.bare && c.closed:
+		// The close has returned, and what others have written since is not what was cut.
+		b.ifGeneration = c.cutAt
+	case !c.edits.whole && !c.edits.onlyAdds():
 		b.ifGeneration = c.seen
 	}
 	if c.edits.whole {

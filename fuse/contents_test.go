@@ -43,7 +43,7 @@ const testLimit = 256 << 10
 
 func opened(cut bool) (*contents, *oneFile) {
 	c, f := &contents{}, &oneFile{"hello", 7}
-	c.opened(5, testLimit, cut)
+	c.opened(5, testLimit, 1, cut)
 	return c, f
 }
 

@@ -99,5 +99,5 @@ func (f *file) copyTo(ctx context.Context, to *file, offset, toOffset int64, len
 	if n == 0 || err != nil {
 		return 0, err
 	}
-	return n, to.write(ctx, toOffset, data[:n], false, by, to.synced)
+	return n, to.write(ctx, toOffset, data[:n], false, by, to.flags&syncFlags != 0)
 }

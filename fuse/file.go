@@ -26,7 +26,7 @@ type file struct {
 	*tenancy
 	path     lockfs.Path
 	instance uint64
-	synced   bool // each write commits, by its open
+	flags    uint32 // of its open
 
 	turn chan struct{} // held by who commits
 
@@ -44,11 +44,13 @@ type file struct {
 // usable returns nil if something can be done with the open file now: it is not broken, and its
 // session is surely alive. Where the lease is over, perhaps since this host was frozen, it waits
 // until a master has confirmed the session, or the session is lost: what is told a program before
-// that could be old, and what is taken from it would fail when it does not look any more.
+// that could be old, and what is taken from it would fail when it does not look any more. And a cut of
+// this host's, whose close has returned, is done before.
 func (f *file) usable(ctx context.Context) error {
 	if err := f.broken(); err != nil {
 		return err
 	}
+	f.fs.late.await(ctx, f.nodeID(), f)
 	return f.Confirm(ctx)
 }
 
@@ -148,7 +150,7 @@ func (f *file) clear(ctx context.Context, from, to int64, by writer) error {
 	err := f.see(ctx, (*contents).needsVersion, func(c *contents) error {
 		return f.editLocked(by, func(c *contents) error { return c.clear(from, to, by) })
 	})
-	return f.written(ctx, err, f.synced)
+	return f.written(ctx, err, f.flags&syncFlags != 0)
 }
 
 // see calls use with a version to look at: the one that is pinned, or the current one where that is
@@ -197,7 +199,7 @@ func (f *file) extend(ctx context.Context, size int64, by writer) error {
 		return err
 	}
 	err := f.add(by, func(c *contents) error { return c.extend(size, by) })
-	return f.written(ctx, err, f.synced)
+	return f.written(ctx, err, f.flags&syncFlags != 0)
 }
 
 // makeRoom commits if there are so many edits that no more should be added.
@@ -288,15 +290,24 @@ func (f *file) commitIf(ctx context.Context, ask func(*contents) bool) error {
 	return f.commit(ctx)
 }
 
-// flush is a close by a process. A write that was refused for its size has said so.
-func (f *file) flush(ctx context.Context, owner uint64) error {
-	if f.when(func(c *contents) bool { return c.flush(owner) }) {
+// flush is a close by a thread of a process. A write that was refused for its size has said so.
+func (f *file) flush(ctx context.Context, owner uint64, thread uint32) error {
+	if f.when(func(c *contents) bool { return c.flush(owner) }) || f.when((*contents).cut) && f.closedBy(thread) {
 		return f.commit(ctx)
 	}
 	if err := f.broken(); !errors.Is(err, lockfs.ErrTooLarge) {
 		return err
 	}
 	return nil
+}
+
+// closedBy reports whether the process of the thread, which has just closed the file, is who opened
+// it, and has it open no more. A shell that has moved a descriptor to its place still has.
+func (f *file) closedBy(thread uint32) bool {
+	f.mu.Lock()
+	opener := f.mu.thread
+	f.mu.Unlock()
+	return sameProcess(opener, thread) && !hasOpen(thread, inode(f.cell, f.instance), f.flags)
 }
 
 // commit sends all edits and waits until they are the cell's. If ctx ended, and the cell has not
@@ -400,6 +411,7 @@ func (f *file) quietIn() (time.Duration, bool) {
 func (f *file) release() {
 	f.locks.release(f)
 	f.mu.Lock()
+	f.mu.closed = true
 	owed, written := f.mu.owed(), f.mu.written()
 	if written {
 		f.mu.discard() // its close was interrupted, or the session is dead; the program was told

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -99,6 +100,80 @@ func TestL056NothingWritten(t *testing.T) {
 	a.expect("cat $D/f", "kept")
 	if content := c.content("/ls/ny1/d/f"); content != "kept" {
 		t.Errorf("the cell has %q", content)
+	}
+}
+
+// TestCutIsNotLate cuts files by an open, and nothing else. When the close returns that is done: what
+// anybody writes after it stays.
+func TestCutIsNotLate(t *testing.T) {
+	_, a, b := twoHosts(t)
+	p, q := a.program(), b.program()
+	for range 50 {
+		a.writeFile("f", "old")
+		p.do("open append $D/f a", "")
+		p.do("open read $D/f r", "")
+		p.do("make $D/f w!", "")
+		p.do("pread read 0 9", "")
+		p.do("write append kept", "")
+		p.do("fsync append", "")
+		p.do("close append", "")
+		p.do("close read", "")
+		q.do("open f $D/f r", "")
+		q.do("pread f 0 9", "kept")
+		q.do("close f", "")
+	}
+	for range 50 {
+		a.writeFile("f", "old")
+		p.do("make $D/f w!", "")
+		q.do("open f $D/f a", "")
+		q.do("write f kept", "")
+		q.do("close f", "")
+		a.expect("cat $D/f", "kept")
+	}
+	// A rename comes between the open, which cuts, and the close.
+	a.writeFile("from", "new")
+	p.do("open f $D/f w!", "")
+	p.do("rename $D/from $D/f", "")
+	p.do("close f", "")
+	b.expect("cat $D/f", "new")
+	p.do("open f $D/f w!", "")
+	p.do("rename $D/f $D/to", "")
+	p.do("close f", "")
+	b.expect("cat $D/to", "")
+}
+
+// TestSignalsAtAChange interrupts a process all the time, by handlers after which calls go on, while
+// the cell cannot be reached for a moment. What is said to be done is done, EINTR says that it is not,
+// and fsync cannot be interrupted.
+func TestSignalsAtAChange(t *testing.T) {
+	c, a, b := twoHosts(t)
+	a.writeFile("f", "old")
+	p := a.program()
+	p.do("open f $D/f r+", "")
+	p.do("pwrite f 0 new", "")
+	for _, change := range []struct{ command, done string }{
+		{"fsync f", "test $(cat $D/f) = new"},
+		{"mkdir $D/made 755", "test -d $D/made"},
+		{"rename $D/f $D/g", "test -e $D/g"},
+		{"rmdir $D/made", "test ! -e $D/made"},
+	} {
+		back := c.leave(a)
+		p.tell("%s", change.command)
+		for began := time.Now(); time.Since(began) < 300*time.Millisecond; <-time.After(20 * time.Millisecond) {
+			p.signalThreads(syscall.SIGURG)
+		}
+		back()
+		got := p.hear()
+		if got != "" && (got != "EINTR" || change.command == "fsync f") {
+			t.Errorf("%s: %s", change.command, got)
+		}
+		if got == "EINTR" {
+			b.fails(change.done+" 2> /dev/null", 1)
+			p.do(change.command, "")
+		}
+		if out, code := b.script(change.done); code != 0 {
+			t.Errorf("%s: not done: %s", change.command, out)
+		}
 	}
 }
 

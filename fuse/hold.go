@@ -26,7 +26,8 @@ type claimKey struct {
 
 // hold is one owner at the cell, with the claims that it serves: at most one flock, and the fcntl
 // locks of one process, through whichever open files. A program that locks a file both ways, as
-// some do to be sure, gets both; two programs, or two open files, exclude each other.
+// some do to be sure, gets both, through one open file or two: as on a local file system, where the
+// two kinds know nothing of each other, it does not wait for itself. Two programs exclude each other.
 //
 // It is guarded by its table's mutex, but for what never changes.
 type hold struct {
@@ -37,7 +38,9 @@ type hold struct {
 
 	flock     *file // who has the flock, or wants it
 	flockMode lockfs.Mode
+	flocker   process            // which asked for the flock
 	process   uint64             // whose fcntl locks these are
+	locker    process            // the same, as others see it
 	files     map[*file]struct{} // through which it has them, or wants them; empty where there is none
 	ranges    ranges
 
@@ -74,7 +77,8 @@ type lockRequest struct {
 	claimKey
 	byteRange // with the mode that is wanted
 	wait      bool
-	pid       uint32
+	process   process
+	command   string
 	lockDelay time.Duration
 }
 
@@ -90,26 +94,27 @@ func (h *hold) serves(key claimKey) bool {
 	return len(h.files) > 0 && h.process == key.owner
 }
 
-// canServe reports whether the claim, which no hold serves, could be one of this hold's: the other
-// kind of lock by the same open file.
-func (h *hold) canServe(key claimKey) bool {
-	if key.kind == flockLock {
-		_, through := h.files[key.file]
-		return through && h.flock == nil
+// canServe reports whether r's claim, which no hold serves, could be one of this hold's: the other
+// kind of lock, by the same open file or the same process.
+func (h *hold) canServe(r *lockRequest) bool {
+	known := r.process != process{}
+	if r.kind == flockLock {
+		_, through := h.files[r.file]
+		return h.flock == nil && (through || known && len(h.files) > 0 && h.locker == r.process)
 	}
-	return h.flock == key.file && len(h.files) == 0
+	return len(h.files) == 0 && (h.flock == r.file || known && h.flock != nil && h.flocker == r.process)
 }
 
 // enter writes down that the claim is made, granted or not.
-func (h *hold) enter(key claimKey) {
-	if key.kind == flockLock {
-		h.flock = key.file
+func (h *hold) enter(r *lockRequest) {
+	if r.kind == flockLock {
+		h.flock, h.flocker = r.file, r.process
 		return
 	}
 	if h.files == nil {
 		h.files = make(map[*file]struct{})
 	}
-	h.files[key.file], h.process = struct{}{}, key.owner
+	h.files[r.file], h.process, h.locker = struct{}{}, r.owner, r.process
 }
 
 // want is the mode that the hold needs once r is granted.

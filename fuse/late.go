@@ -86,10 +86,11 @@ func (l *lateCuts) remove(f *file) {
 	l.removeLocked(f.nodeID(), f)
 }
 
-// await waits until no cut of the node is late, and reports whether one was.
-func (l *lateCuts) await(ctx context.Context, id uint64) bool {
+// await waits until no cut of the node is late but one by the file that asks, if it is one that does,
+// and reports whether one was.
+func (l *lateCuts) await(ctx context.Context, id uint64, asks *file) bool {
 	waited := false
-	for cut := l.of(id); cut != nil; cut = l.of(id) {
+	for cut := l.of(id, asks); cut != nil; cut = l.of(id, asks) {
 		waited = true
 		left := cut.end.Sub(l.fs.clock.Now())
 		timer := l.fs.clock.NewTimer(left)
@@ -109,11 +110,13 @@ func (l *lateCuts) await(ctx context.Context, id uint64) bool {
 	return waited
 }
 
-func (l *lateCuts) of(id uint64) *lateCut {
+func (l *lateCuts) of(id uint64, asks *file) *lateCut {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if cuts := l.mu.nodes[id]; len(cuts) > 0 {
-		return cuts[0]
+	for _, cut := range l.mu.nodes[id] {
+		if cut.file != asks {
+			return cut
+		}
 	}
 	return nil
 }

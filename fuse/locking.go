@@ -3,6 +3,7 @@ package fuse
 import (
 	"context"
 	"math"
+	"slices"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -40,7 +41,8 @@ func (fs *fileSystem) setLock(cancel <-chan struct{}, in *gofuse.LkIn, wait bool
 	r := fs.begin(cancel, &in.InHeader, atOnce)
 	defer r.end()
 	request := &lockRequest{
-		claimKey: key, byteRange: b, wait: wait, pid: in.Lk.Pid, lockDelay: fs.delays.of(f.nodeID(), fs.lockDelay),
+		claimKey: key, byteRange: b, wait: wait, lockDelay: fs.delays.of(f.nodeID(), fs.lockDelay),
+		process: processNow(in.Lk.Pid), command: commandOf(in.Lk.Pid),
 	}
 	lives := func() bool { return !dying(in.Pid) }
 	return fs.answerLock(r, "lock", f.path, fs.lock(r, request, lives))
@@ -98,6 +100,9 @@ func (fs *fileSystem) unlock(ctx context.Context, key claimKey, b byteRange) err
 	if key.kind == fcntlLock {
 		if files = f.locks.through(key); len(files) == 0 {
 			return nil
+		}
+		if !slices.Contains(files, f) {
+			files = append(files, f) // it did not lock, but may have written under the lock
 		}
 	}
 	var failed error

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"lockfs"
 	"lockfs/client"
@@ -115,14 +117,14 @@ func (l *lockTable) holdOfLocked(r *lockRequest) *hold {
 	h := l.servingLocked(r.claimKey)
 	if h == nil {
 		holds := l.mu.nodes[r.file.instance]
-		if i := slices.IndexFunc(holds, func(h *hold) bool { return !h.ending && h.canServe(r.claimKey) }); i >= 0 {
+		if i := slices.IndexFunc(holds, func(h *hold) bool { return !h.ending && h.canServe(r) }); i >= 0 {
 			h = holds[i]
 		} else {
 			h = newHold(r.file, l.session.NewOwner())
 			l.mu.nodes[r.file.instance] = append(holds, h)
 		}
 	}
-	h.enter(r.claimKey)
+	h.enter(r)
 	return h
 }
 
@@ -140,7 +142,7 @@ func (l *lockTable) startLocked(h *hold, mode lockfs.Mode, r *lockRequest) *atte
 	ctx, cancel := context.WithCancel(l.background.ctx)
 	a := &attempt{mode: mode, joined: make(map[*lockRequest]struct{}), cancel: cancel, done: make(chan struct{})}
 	h.attempt = a
-	h.pid, h.command = r.pid, commandOf(r.pid)
+	h.pid, h.command = r.process.pid, r.command
 	acquire := client.Acquire{
 		Path: h.path, Instance: h.instance, Owner: h.owner, Mode: mode,
 		Wait: r.wait, LockDelay: r.lockDelay, Note: note(h.pid, h.command),
@@ -154,8 +156,16 @@ func (l *lockTable) startLocked(h *hold, mode lockfs.Mode, r *lockRequest) *atte
 	return a
 }
 
-// note says to people who holds a lock; it is true of who asked, which may have passed it on.
-func note(pid uint32, command string) string { return fmt.Sprintf("pid %d %s", pid, command) }
+// note says to people who holds a lock; it is true of who asked, which may have passed it on. What a
+// process is called is its own choice, and may be meant for a terminal.
+func note(pid uint32, command string) string {
+	return fmt.Sprintf("pid %d %s", pid, strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, command))
+}
 
 // run is an attempt.
 func (l *lockTable) run(ctx context.Context, h *hold, a *attempt, acquire client.Acquire) {
@@ -271,7 +281,7 @@ func (l *lockTable) tidy(h *hold) {
 
 // lowerLocked asks for a weaker mode, which is granted at once.
 func (l *lockTable) lowerLocked(h *hold, mode lockfs.Mode) *attempt {
-	return l.startLocked(h, mode, &lockRequest{pid: h.pid})
+	return l.startLocked(h, mode, &lockRequest{process: process{pid: h.pid}, command: h.command})
 }
 
 // end takes a hold that is ending out of the table, after its owner is closed unless the cell has

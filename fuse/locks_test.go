@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -123,15 +124,69 @@ func TestKindsSideBySide(t *testing.T) {
 	p.do("getxattr $D/f user.lockfs.lock.mode", "EXCLUSIVE")
 	p.do("fcntl f un", "")
 	p.do("getxattr $D/f user.lockfs.lock.mode", "SHARED")
-	// A second descriptor of the process has its fcntl locks, and not its flocks.
+	// A second descriptor of the process has its fcntl locks, and not its flocks; but through both of
+	// them, too, it does not wait for itself.
 	p.do("open g $D/f r+", "")
-	p.do("fcntl g ex nb", "EAGAIN")
+	p.do("flock g ex nb", "EAGAIN")
+	p.do("fcntl g ex", "")
+	p.do("getxattr $D/f user.lockfs.lock.mode", "EXCLUSIVE")
+	if c.held(f) != 1 {
+		t.Errorf("%d holders at the cell", c.held(f))
+	}
 	p.do("flock f un", "")
 	p.do("fcntl f ex nb", "")
-	p.do("fcntl g ex nb", "")
-	p.do("flock g ex nb", "") // side by side with the fcntl lock through g
+	p.do("flock g ex", "")
+	q.do("open f $D/f r+", "")
+	q.do("flock f ex nb", "EAGAIN")
+	q.do("fcntl f ex nb", "EAGAIN")
+	p.do("close f", "") // with which the process's fcntl locks go
+	q.do("flock f ex nb", "EAGAIN")
 	p.do("close g", "")
 	until(t, "all is free", func() bool { return c.held(f) == 0 })
+}
+
+// TestUnlockThroughAnother unlocks through a descriptor that wrote and did not lock. What it wrote is
+// there for the next holder.
+func TestUnlockThroughAnother(t *testing.T) {
+	_, a, b := twoHosts(t)
+	a.writeFile("f", "old")
+	p := a.program()
+	p.do("open one $D/f r+", "")
+	p.do("open two $D/f r+", "")
+	p.do("fcntl one ex", "")
+	p.do("pwrite two 0 new", "")
+	p.do("fcntl two un", "")
+	if got := b.readFile("f"); got != "new" {
+		t.Errorf("the next holder reads %q", got)
+	}
+}
+
+// TestOddNames locks from a process whose name is no UTF-8 and has what a terminal obeys. It is one
+// lock like any other, and nobody else hears of it.
+func TestOddNames(t *testing.T) {
+	c, a, _ := twoHosts(t)
+	a.writeFile("f", "x")
+	session := func() uint64 { return a.fs.allTenancies()[0].ID() }
+	a.expect("cat $D/f", "x")
+	before := session()
+	name := filepath.Join(t.TempDir(), "\x1b[31m\n\xc3")
+	a.start(`cp $(command -v flock) "$1" && exec "$1" $D/f sleep 1000`, name)
+	until(t, "the lock is held", func() bool { return c.held(f) == 1 })
+	if note := c.lock(f).Holders[0].Note; !strings.Contains(note, "?[31m?") {
+		t.Errorf("the note is %q", note)
+	}
+	p := a.program()
+	p.do("setxattr $D/f user.lockfs.acl.read \xff", "EINVAL")
+	p.do("setxattr $D/f user.lockfs.acl.read /ls/ny1/acl/readers", "")
+	if err := unix.Setxattr(a.path("f"), "user.lockfs.acl.read", nil, 0); err != unix.EINVAL {
+		t.Errorf("a name of ACLs is taken away: %v", err)
+	}
+	if err := unix.Setxattr(a.path("f"), "user.lockfs.acl.write", nil, 0); err != nil {
+		t.Errorf("a name of ACLs that is not there cannot be left so: %v", err)
+	}
+	if session() != before {
+		t.Error("the session of the host was lost")
+	}
 }
 
 // TestL016RangesOfAFile: any range counts as the whole file, until the last is gone.

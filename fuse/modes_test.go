@@ -191,8 +191,8 @@ func TestTouch(t *testing.T) {
 	p.do("pread f 0 9", "Jello")
 	b.expect("echo new > $D/f", "")
 	p.do("touch f", "")
-	p.do("pwrite f 0 H", "") // onto what it has not seen
-	p.do("close f", "ESTALE")
+	p.do("pwrite f 0 H", "ESTALE") // onto what it has not seen
+	p.do("close f", "")
 	b.expect("cat $D/f", "new\n")
 }
 

@@ -57,7 +57,7 @@ func (fs *fileSystem) lookup(ctx context.Context, at place, out *gofuse.EntryOut
 		return named(ctx, fs, at.cell, func(t *tenancy) (lockfs.Stat, error) { return t.Stat(ctx, at.path, 0) })
 	}
 	st, err := find()
-	if err == nil && fs.late.await(ctx, nodeID(at.cell, st.Instance)) {
+	if err == nil && fs.late.await(ctx, nodeID(at.cell, st.Instance), nil) {
 		st, err = find()
 	}
 	if err == nil {
@@ -100,7 +100,7 @@ func (fs *fileSystem) Mknod(cancel <-chan struct{}, in *gofuse.MknodIn, name str
 }
 
 func (fs *fileSystem) make(cancel <-chan struct{}, header *gofuse.InHeader, name string, typ lockfs.Type, mode uint32, out *gofuse.EntryOut) gofuse.Status {
-	r := fs.begin(cancel, header, briefly)
+	r := fs.begin(cancel, header, whileAlive)
 	defer r.end()
 	at, err := fs.place(header.NodeId, name)
 	if err != nil {
@@ -155,7 +155,7 @@ func (fs *fileSystem) Rmdir(cancel <-chan struct{}, header *gofuse.InHeader, nam
 }
 
 func (fs *fileSystem) delete(cancel <-chan struct{}, header *gofuse.InHeader, name string, typ lockfs.Type) gofuse.Status {
-	r := fs.begin(cancel, header, briefly)
+	r := fs.begin(cancel, header, whileAlive)
 	defer r.end()
 	at, err := fs.place(header.NodeId, name)
 	if err != nil {
@@ -170,7 +170,7 @@ func (fs *fileSystem) delete(cancel <-chan struct{}, header *gofuse.InHeader, na
 
 // Rename moves a file within its cell. What open files of this mount have written to it goes first.
 func (fs *fileSystem) Rename(cancel <-chan struct{}, in *gofuse.RenameIn, oldName, newName string) gofuse.Status {
-	r := fs.begin(cancel, &in.InHeader, briefly)
+	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	from, err := fs.place(in.NodeId, oldName)
 	if err != nil {
@@ -203,6 +203,9 @@ func (fs *fileSystem) rename(ctx context.Context, from, to place, thread uint32,
 	}
 	id := nodeID(from.cell, st.Instance)
 	if err := fs.commitAll(ctx, id); err != nil {
+		return err
+	}
+	if err := commitEach(ctx, fs.open.named(to)); err != nil {
 		return err
 	}
 	st, err = t.Rename(ctx, client.Rename{From: from.path, FromInstance: st.Instance, To: to.path, NoReplace: noReplace})

@@ -16,9 +16,9 @@ import (
 func (fs *fileSystem) opened(t *tenancy, st lockfs.Stat, cut bool, flags, thread uint32, out *gofuse.OpenOut) {
 	f := &file{
 		fs: fs, tenancy: t, path: st.Path, instance: st.Instance,
-		synced: flags&syncFlags != 0, turn: make(chan struct{}, 1),
+		flags: flags, turn: make(chan struct{}, 1),
 	}
-	f.mu.contents.opened(st.Size, t.cell.client.Limits().FileBytes, cut)
+	f.mu.contents.opened(st.Size, t.cell.client.Limits().FileBytes, st.ContentGeneration, cut)
 	f.mu.thread = thread
 	*out = gofuse.OpenOut{Fh: fs.open.add(f), OpenFlags: gofuse.FOPEN_DIRECT_IO}
 }
@@ -35,7 +35,7 @@ func (fs *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofus
 	}
 	r := fs.begin(cancel, &in.InHeader, briefly)
 	defer r.end()
-	fs.late.await(r, n.id())
+	fs.late.await(r, n.id(), nil)
 	type opened struct {
 		*tenancy
 		lockfs.Stat
@@ -56,7 +56,7 @@ func (fs *fileSystem) Open(cancel <-chan struct{}, in *gofuse.OpenIn, out *gofus
 
 // Create makes a file, or finds one that another was quicker to make, and opens it.
 func (fs *fileSystem) Create(cancel <-chan struct{}, in *gofuse.CreateIn, name string, out *gofuse.CreateOut) gofuse.Status {
-	r := fs.begin(cancel, &in.InHeader, briefly)
+	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	at, err := fs.place(in.NodeId, name)
 	if err != nil {
@@ -127,14 +127,14 @@ func (fs *fileSystem) Flush(cancel <-chan struct{}, in *gofuse.FlushIn) gofuse.S
 	}
 	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
-	owner := in.LockOwner // in is the next request's as soon as this is answered
-	err := fs.finish(r, func(ctx context.Context) error { return fs.flush(ctx, f, owner) })
+	owner, thread := in.LockOwner, in.Pid // in is the next request's as soon as this is answered
+	err := fs.finish(r, func(ctx context.Context) error { return fs.flush(ctx, f, owner, thread) })
 	return fs.answer(r, "close", f.path, err)
 }
 
-func (fs *fileSystem) flush(ctx context.Context, f *file, owner uint64) error {
-	err := f.flush(ctx, owner)
-	if f.when(func(c *contents) bool { return c.bare && !c.asked }) {
+func (fs *fileSystem) flush(ctx context.Context, f *file, owner uint64, thread uint32) error {
+	err := f.flush(ctx, owner, thread)
+	if f.when((*contents).cut) {
 		fs.late.expect(f)
 	}
 	unlockErr := fs.unlock(ctx, claimKey{file: f, kind: fcntlLock, owner: owner}, wholeFile)
@@ -150,7 +150,7 @@ func (fs *fileSystem) Fsync(cancel <-chan struct{}, in *gofuse.FsyncIn) gofuse.S
 	if f == nil {
 		return gofuse.EBADF
 	}
-	r := fs.begin(cancel, &in.InHeader, briefly)
+	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
 	return fs.answer(r, "fsync", f.path, f.sync(r))
 }
@@ -162,10 +162,18 @@ func (fs *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	}
 }
 
-// commitAll commits what open files of this mount have written to a node.
+// commitAll commits what open files of this mount have made of a node.
 func (fs *fileSystem) commitAll(ctx context.Context, id uint64) error {
-	for _, f := range fs.open.of(id) {
-		if err := f.commitIf(ctx, (*contents).written); err != nil {
+	return commitEach(ctx, fs.open.of(id))
+}
+
+// commitEach leaves those alone that are broken: that is their programs' trouble.
+func commitEach(ctx context.Context, files []*file) error {
+	for _, f := range files {
+		if f.broken() != nil || !f.when((*contents).owed) {
+			continue
+		}
+		if err := f.commit(ctx); err != nil {
 			return err
 		}
 	}

@@ -64,6 +64,11 @@ func (o *openFiles) of(id uint64) []*file {
 	return slices.Collect(maps.Keys(o.nodes[id]))
 }
 
+// named returns the open files that were opened under a name.
+func (o *openFiles) named(at place) []*file {
+	return slices.DeleteFunc(o.all(), func(f *file) bool { return f.cell != at.cell || f.path != at.path })
+}
+
 func (o *openFiles) all() []*file {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -21,8 +21,9 @@ const (
 	// briefly goes on for a moment if the process lives on. Programs do not expect EINTR of stat or
 	// open, and a healthy cell answers before the moment is over.
 	briefly
-	// whileAlive ends only with the process. close(2) and a write cannot be done again: a shell that
-	// is told that a child has ended, while it closes a file, would lose what it wrote.
+	// whileAlive ends only with the process, for what changes something. close(2) and a write cannot
+	// be done again: a shell that is told that a child has ended, while it closes a file, would lose
+	// what it wrote. And what the log has by the time of the signal is done, whatever is answered.
 	whileAlive
 )
 

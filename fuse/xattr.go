@@ -202,13 +202,27 @@ func (fs *fileSystem) SetXAttr(cancel <-chan struct{}, in *gofuse.SetXAttrIn, na
 	default:
 		return gofuse.ENOTSUP
 	}
-	r := fs.begin(cancel, &in.InHeader, briefly)
+	r := fs.begin(cancel, &in.InHeader, whileAlive)
 	defer r.end()
-	t, err := fs.tenancy(r, n.cell)
-	if err == nil {
-		_, err = t.SetACL(r, n.path, n.instance, names)
+	return fs.answer(r, "setxattr", n.path, gone(fs.setACL(r, n, short, names)))
+}
+
+// setACL changes one name of ACLs. It cannot be taken away; that there is none can be said again, which
+// is what a copy of a file does.
+func (fs *fileSystem) setACL(ctx context.Context, n node, short string, names lockfs.ACLNames) error {
+	t, err := fs.tenancy(ctx, n.cell)
+	if err != nil {
+		return err
 	}
-	return fs.answer(r, "setxattr", n.path, gone(err))
+	if names != (lockfs.ACLNames{}) {
+		_, err = t.SetACL(ctx, n.path, n.instance, names)
+		return err
+	}
+	st, err := t.Stat(ctx, n.path, n.instance)
+	if err == nil && len(attributes[short].read(&record{Stat: st})) > 0 {
+		return syscall.EINVAL
+	}
+	return err
 }
 
 // RemoveXAttr removes nothing: what there is is part of the record.
