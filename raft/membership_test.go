@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"lockfs/raft/raftrpc"
 )
 
 // someView is of voters 1 to 3 and learner 4, all well, seen by 1.
@@ -514,6 +516,47 @@ func TestTransferAvoids(t *testing.T) {
 		old := c.leader()
 		if err := old.replica.TransferLeadership(t.Context(), 1, 2, 3); err == nil {
 			t.Error("it was handed over though all are to be avoided")
+		}
+	})
+}
+
+// A replica answers to a member that it cannot know yet, to a few of them, and to no other stranger.
+func TestGuests(t *testing.T) {
+	inCell(t, 1, nil, func(t *testing.T, c *cell) {
+		h := c.leader()
+		c.recorded()
+		reached := h.replica.Status().Applied
+		greet := func(id, added uint64) error {
+			defer synctest.Wait()
+			return h.replica.admit(&raftrpc.Greeting{ClusterId: testCluster, From: id, To: h.ID,
+				Sender: &raftrpc.MemberInfo{Id: id, Name: "guest", Address: fmt.Sprint("guest ", id), Added: added}})
+		}
+		for _, added := range []uint64{0, reached} {
+			if err := greet(7, added); err == nil || !strings.Contains(err.Error(), "there is no member 7 in this cell") {
+				t.Errorf("added by entry %d, and it has %d: %v", added, reached, err)
+			}
+		}
+		for id := range uint64(2 * guestsMax) {
+			if err := greet(id+100, reached+1); err != nil {
+				t.Errorf("added by the next entry: %v", err)
+			}
+			p, ok := h.replica.members.peer(id + 100)
+			if room := id < guestsMax; ok != room || ok && p.Address != fmt.Sprint("guest ", id+100) {
+				t.Errorf("guest %d is answered: %v", id, ok)
+			}
+		}
+		if n := len(h.replica.Members()); n != 1 {
+			t.Errorf("they count as members: %d", n)
+		}
+		c.must(func(ctx context.Context, r *Replica) error {
+			return r.AddLearner(ctx, Member{ID: 100, Name: "guest", Address: "guest 100"})
+		})
+		c.must(func(ctx context.Context, r *Replica) error { return r.Remove(ctx, 100) })
+		if _, ok := h.replica.members.peer(100); ok {
+			t.Error("it is still answered when it is removed")
+		}
+		if err := greet(100, reached+10); err == nil || !strings.Contains(err.Error(), "member 100 was removed from this cell") {
+			t.Errorf("removed: %v", err)
 		}
 	})
 }

@@ -82,6 +82,10 @@ func TestLogStaysForASnapshotUnderWay(t *testing.T) {
 		for i := range 300 {
 			c.propose(leader, fmt.Sprint("meanwhile ", i))
 		}
+		time.Sleep(5 * time.Second)
+		if s := leader.replica.Status(); s.Role != "leader" || !s.Members[straggler.ID-1].Active {
+			t.Errorf("while it restores the leader has %+v", s)
+		}
 		release()
 		c.agree(400)
 		if n := straggler.machine.restores; n != 1 {
