@@ -25,7 +25,7 @@ bench: build
 # Packages that mount real file systems run one at a time, after the others: on a small machine two
 # of them would wait for each other's processor and call it a hang.
 virtual = lockfs/client lockfs/internal/simcell lockfs/raft
-mounting = lockfs/e2e lockfs/fuse lockfs/cmd/lockfs-mount lockfs/internal/demo
+mounting = lockfs/e2e lockfs/bench lockfs/fuse lockfs/cmd/lockfs-mount lockfs/internal/demo
 but = $$(go list ./... | grep -v -x $(addprefix -e ,$(1)))
 race = go test -race -count=1
 test: check

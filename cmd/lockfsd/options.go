@@ -32,7 +32,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.join, "join", nil, "`host:port,…` of members of a running cell, which this replica was added to by lockfs member add or replace; instead of --peers")
 	flags.DurationVar(&o.lease, "lease", lockfs.DefaultLease, "how long a session lives without its client; set by a cell's first start")
 	flags.DurationVar(&o.grace, "grace", lockfs.DefaultGrace, "how long a client looks for a master before it gives its session up; set by a cell's first start")
-	flags.StringVar(&o.http, "http", "", "loopback `address` that answers /healthz")
+	flags.StringVar(&o.http, "http", "", "loopback `address` that answers /healthz and /debug/pprof/")
 	o.security.AddFlags(flags)
 }
 

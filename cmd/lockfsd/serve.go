@@ -32,6 +32,13 @@ const stopTime = 7 * time.Second
 // lags, each of which can carry many whole files.
 const maxMessage = 64 << 20
 
+// How much may be under way to this replica unread, of a stream and of a connection. Without a fixed
+// size gRPC measures each connection to find one, with pings beside every small message.
+const (
+	streamWindow = 2 << 20
+	connWindow   = 4 << 20
+)
+
 // A daemon is a lockfsd that has its data folder.
 type daemon struct {
 	*options
@@ -282,6 +289,8 @@ func (d *daemon) server(replica *master.Replica) *grpc.Server {
 		grpc.Creds(d.here),
 		grpc.StreamInterceptor(membersOnly(func() []raft.Member { return d.known(replica) })),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		// Clients ping as often as their lease makes them; a replica that cannot take that is
 		// overloaded by more than pings.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
