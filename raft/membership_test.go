@@ -369,7 +369,7 @@ func TestRemovedStaysWhileItIsNeeded(t *testing.T) {
 		removed := c.hosts[leader.ID%2]
 		release := leader.machine.holdSave()
 		c.must(func(ctx context.Context, r *Replica) error { return r.Remove(ctx, removed.ID) })
-		at := leader.replica.Status().Applied
+		at := leader.replica.removal.Load()
 		c.halt(leader, func() {
 			leader.machine.crashed = true // before there is a checkpoint
 			leader.disk.Crash()
