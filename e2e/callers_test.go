@@ -21,7 +21,7 @@ func newCaller(s *siege) *caller {
 	c := &caller{worker: s.newWorker("library")}
 	cell, err := client.Open(client.Config{Cell: s.cell.Name(), Addresses: s.addresses()})
 	s.ok(err)
-	s.Cleanup(func() { cell.Close(within(s.T, 0)) })
+	s.Cleanup(func() { cell.Close(s.Context()) }) // which has ended then, and so nothing is waited for
 	c.session, err = cell.Session(within(s.T, callLimit))
 	s.ok(err)
 	c.number = c.session.NewOwner()
@@ -220,7 +220,7 @@ func (c *caller) holding(ch *chapter, seq sequencer.Sequencer) {
 		c.Errorf("worker %d with %v: %v", c.id, seq, err)
 		return
 	}
-	defer local.Close()
+	defer c.referee.unlockLocal(local)
 	if err := c.referee.enter(ch.name, grant{seq.Mode, seq.Generation}); err != nil {
 		c.Errorf("worker %d with %v: %v", c.id, seq, err)
 	}
@@ -235,7 +235,7 @@ func (c *caller) holding(ch *chapter, seq sequencer.Sequencer) {
 // where it was not held at last, but may have been before.
 func (c *caller) release(ch *chapter) fate {
 	dark := false
-	for ended := time.Now().Add(waitLimit); time.Now().Before(ended) && c.session.Err() == nil; {
+	for ended := time.Now().Add(waitLimit); time.Now().Before(ended) && c.session.Err() == nil && c.Context().Err() == nil; {
 		a := c.attempt(ch, asked{verb: releases, owner: c.owner()}, callLimit, false)
 		switch of := a.ended(answered{}, c.session.Release(a.ctx, c.path(ch), ch.made.Instance, c.number)); of {
 		case done:
@@ -249,6 +249,8 @@ func (c *caller) release(ch *chapter) fate {
 			dark = true
 		}
 	}
-	c.Errorf("worker %d: %s was not released within %v; its session: %v", c.id, ch.name, waitLimit, c.session.Err())
+	if c.Context().Err() == nil { // the test is not over
+		c.Errorf("worker %d: %s was not released within %v; its session: %v", c.id, ch.name, waitLimit, c.session.Err())
+	}
 	return unknown
 }

@@ -27,6 +27,7 @@ func (s *siege) keepByLibrary(mode lockfs.Mode) keeper {
 	seq, err := c.session.Acquire(a.ctx, client.Acquire{Path: c.path(ch), Owner: c.number, Mode: mode, LockDelay: lockDelay})
 	s.ok(err)
 	a.ended(answered{generation: seq.Generation}, nil)
+	c.doing.Store(nil)
 	return keeper{ch, func() {
 		state, err := c.session.LockState(within(s.T, callLimit), c.path(ch), ch.made.Instance)
 		if err != nil || state.Mode != mode || state.Generation != seq.Generation || len(state.Holders) != 1 {
@@ -49,6 +50,7 @@ func (s *siege) keepByFlock(on *proccell.Mount) keeper {
 	if held != done {
 		s.Fatalf("flock of %s: %s", ch.name, held)
 	}
+	w.doing.Store(nil)
 	return keeper{ch, func() {
 		if now, want := s.sequencerOf(on, ch.name), fmt.Sprintf("%s:EXCLUSIVE:%d", pathOf(s.cell.Name(), ch.name), kept); now != want {
 			s.Errorf("the lock kept as %s is %s", want, now)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -53,8 +54,13 @@ func (w *shell) run() {
 // tell has the shell do a line on a file, and returns its exit code and what it complained of.
 func (w *shell) tell(in asked, ch *chapter, line string, limit time.Duration) (code int, said string) {
 	w.begins(in, ch)
-	rest, err := w.talker.Ask(within(w.T, limit), fmt.Sprintf("f=$dir/%s; %s", ch.name, line), "ended ")
-	if err != nil {
+	ctx, cancel := context.WithTimeoutCause(w.Context(), limit, fmt.Errorf("not within %v", limit))
+	defer cancel()
+	rest, err := w.talker.Ask(ctx, fmt.Sprintf("f=$dir/%s; %s", ch.name, line), "ended ")
+	switch {
+	case w.Context().Err() != nil: // the test is over
+		return -1, ""
+	case err != nil:
 		w.Errorf("%s on %s: %v of %s: %v", w.name(), w.host, in, ch.name, err)
 		return -1, ""
 	}
@@ -90,6 +96,8 @@ func (w *shell) fateOf(in asked, ch *chapter, code int, said string) fate {
 		return done
 	case code == 1 && said == "" && in.verb == acquires:
 		return denied
+	case w.Context().Err() != nil: // the test is over
+		return unknown
 	case strings.Contains(said, unix.EIO.Error()) || strings.Contains(said, "Input/output error"):
 		return failed
 	}
@@ -189,7 +197,7 @@ func (w *shell) letGo(ch *chapter, owner, option string) {
 	if code, said := w.tell(asked{verb: "enter", owner: owner}, ch, line, callLimit); code != 0 {
 		w.Errorf("%s on %s: two hold %s at once, says flock: %d %s", owner, w.host, ch.name, code, said)
 	}
-	if w.do(asked{verb: releases, owner: owner}, ch, `exec 8>&-; flock -u 9`, callLimit, nil) != done {
+	if w.do(asked{verb: releases, owner: owner}, ch, `flock -u 8; exec 8>&-; flock -u 9`, callLimit, nil) != done {
 		w.closed(ch, owner)
 		return
 	}

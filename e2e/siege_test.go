@@ -39,13 +39,15 @@ type siege struct {
 	places  map[kind][]*place
 	referee referee
 
-	stop    chan struct{}
+	stop    chan struct{} // closed by end
+	ending  sync.Once
 	workers []*worker
 	callers []*caller
 	shells  []*shell
 	keepers []keeper
 	working sync.WaitGroup
 	progress
+	logs map[string]string // of the mounts, when the load began
 }
 
 // progress counts acknowledged changes, by host ("library" is one) and what was changed.
@@ -138,6 +140,7 @@ func (w *worker) work(pause time.Duration, steps ...func()) {
 	}
 }
 
+// name is the worker's, for people.
 func (w *worker) name() string { return fmt.Sprint("w", w.id) }
 
 // owner is who asks for a lock, in the history: each time another.
@@ -201,6 +204,13 @@ func (r *referee) lockLocal(lock string, mode lockfs.Mode) (*os.File, error) {
 	return file, nil
 }
 
+// unlockLocal does not leave that to the close: a process that is just being started has the file,
+// too, until it becomes its program.
+func (r *referee) unlockLocal(file *os.File) {
+	flock(file, unix.LOCK_UN)
+	file.Close()
+}
+
 // besiege starts the load: so many clients of the library, and so many shells on each mount.
 func besiege(h *hosts, seed uint64, clients, shells int) *siege {
 	s := &siege{hosts: h, seed: seed, stop: make(chan struct{})}
@@ -222,6 +232,8 @@ func besiege(h *hosts, seed uint64, clients, shells int) *siege {
 	s.keepers = append(s.keepers, s.keepByLibrary(lockfs.Exclusive))
 	s.keepers = append(s.keepers, s.keepByLibrary(lockfs.Shared))
 	s.keepers = append(s.keepers, s.keepByFlock(h.a))
+	s.logs = map[string]string{h.a.Name: h.a.Log(), h.b.Name: h.b.Log()}
+	s.Cleanup(s.end) // before anything ends that the workers use
 	for _, c := range s.callers {
 		s.working.Go(c.run)
 	}
@@ -275,10 +287,10 @@ func (s *siege) underway() string {
 	return strings.Join(lines, "\n")
 }
 
-// end ends the load, and waits for the last calls.
+// end ends the load, if it has not ended, and waits for the last calls.
 func (s *siege) end() {
 	s.Helper()
-	close(s.stop)
+	s.ending.Do(func() { close(s.stop) })
 	ended := make(chan struct{})
 	go func() { s.working.Wait(); close(ended) }()
 	select {
@@ -307,7 +319,7 @@ func (s *siege) judge() {
 	for _, k := range s.keepers {
 		chapters = append(chapters, k.chapter)
 	}
-	logs := map[string]string{s.a.Name: s.a.Log(), s.b.Name: s.b.Log()}
+	logs := s.wholeLogs()
 	calls, dark := 0, 0
 	for _, c := range chapters {
 		dark += c.settle(func(host, file string) bool { return unknownIn(logs[host], pathOf(s.cell.Name(), file)) })
@@ -321,11 +333,22 @@ func (s *siege) judge() {
 	for _, name := range slices.Sorted(maps.Keys(s.progress)) {
 		s.Logf("%s: %d changes acknowledged", name, s.progress[name].Load())
 	}
+}
+
+// wholeLogs are the logs of the mounts, which tell what is unknown, if nothing of them was dropped.
+func (s *siege) wholeLogs() map[string]string {
+	s.Helper()
+	logs := map[string]string{s.a.Name: s.a.Log(), s.b.Name: s.b.Log()}
 	for host, log := range logs {
+		if !strings.HasPrefix(log, s.logs[host]) {
+			s.Errorf("the log of the mount on host %s is too long to be kept, and may have told of unknown outcomes", host)
+		}
 		if strings.Contains(log, "session lost") {
 			s.Errorf("the mount on host %s has lost its session", host)
 		}
+		s.Logf("the mount on host %s has logged %d bytes", host, len(log))
 	}
+	return logs
 }
 
 // readFinals reads every file through both mounts and by the library, which also tells how every lock
