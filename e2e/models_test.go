@@ -189,7 +189,7 @@ func registerModel(generation uint64, calls []porcupine.Operation) porcupine.Mod
 	})
 }
 
-// journal is a file that lines are appended to, each line another. What it holds at the end says in
+// journalState is of a file that lines are appended to, each line another. What it holds at the end says in
 // which order they came, so it is only how many lines there are.
 type journalState struct {
 	lines int
