@@ -390,6 +390,9 @@ func TestSpans(t *testing.T) {
 		if got := add(spans, test.more); !slices.Equal(got, test.want) {
 			t.Errorf("%v with %v: %v, want %v", spans, test.more, got, test.want)
 		}
+		if got := merge(spans, []span{test.more}); !slices.Equal(got, test.want) {
+			t.Errorf("%v merged with %v: %v, want %v", spans, test.more, got, test.want)
+		}
 		if all := covers(spans, test.more); all != (test.more == span{2, 4}) {
 			t.Errorf("%v covers %v: %v", spans, test.more, all)
 		}
@@ -417,11 +420,15 @@ func TestConfirmedNumbersAreDone(t *testing.T) {
 	}
 
 	// Whoever confirms what it never sent gets no larger record for it.
-	scattered := &storepb.Mutation{Session: session, Number: 1 << 40, Op: closeOwner(1).Op}
-	for i := range uint64(3 * maxSpans) {
-		scattered.Confirmed = append(scattered.Confirmed, &storepb.Range{First: 1<<30 + 2*i, Last: 1<<30 + 2*i})
+	next := uint64(1 << 30)
+	for range 3 * maxSpans / confirmedMax {
+		scattered := &storepb.Mutation{Session: session, Number: 1 << 40, Op: closeOwner(1).Op}
+		for range 2 * confirmedMax { // half of which nobody looks at
+			scattered.Confirmed = append(scattered.Confirmed, &storepb.Range{First: next, Last: next})
+			next += 2
+		}
+		d.try(mutation(scattered))
 	}
-	d.try(mutation(scattered))
 	if places := len(d.state.sessions[session].done); places > maxSpans {
 		t.Errorf("the numbers that are done are in %d places, more than %d", places, maxSpans)
 	}

@@ -142,26 +142,28 @@ func (s *State) finish(session uint64, result *storepb.Result) {
 // numbers that it has seen an end of are done, though the end was not in the log: the master refuses
 // much of itself, and a late copy must find its number closed. Left open, they would be as many
 // gaps, and at last too many.
+//
+// Of more than confirmedMax ranges the rest is not looked at, and the client will confirm it again.
 func (s *State) confirm(session, number uint64, confirmed []*storepb.Range) {
 	old := s.sessions[session]
 	next := *old
-	for _, r := range confirmed {
+	var seen []span
+	for _, r := range confirmed[:min(len(confirmed), confirmedMax)] {
 		next.results = without(next.results, r.First, r.Last)
-		if r.First >= number {
-			continue
+		if before := (span{max(r.First, 1), min(r.Last, number-1)}); number > 0 && before.first <= before.last && !covers(next.done, before) {
+			seen = append(seen, before)
 		}
-		seen := span{max(r.First, 1), min(r.Last, number-1)}
-		if seen.first > seen.last || covers(next.done, seen) {
-			continue
-		}
-		if done := add(next.done, seen); len(done) <= maxSpans {
-			next.done = done
-		}
+	}
+	if done := merge(next.done, seen); len(seen) > 0 && len(done) <= maxSpans {
+		next.done = done
 	}
 	if len(next.results) < len(old.results) || !slices.Equal(next.done, old.done) {
 		s.setSession(session, &next)
 	}
 }
+
+// confirmedMax bounds what one mutation costs. Clients confirm some dozens of ranges at once.
+const confirmedMax = 1024
 
 // without returns the results but those numbered first to last, and never changes its argument.
 // What clients confirm is mostly the front, which needs no copy.

@@ -28,6 +28,21 @@ func after(spans []span, number uint64) int {
 	return i
 }
 
+// merge returns the spans with all of more, which need not be in order, and leaves its arguments alone.
+func merge(spans, more []span) []span {
+	all := slices.Concat(spans, more)
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.first, b.first) })
+	var out []span
+	for _, s := range all {
+		if last := len(out) - 1; last >= 0 && s.first-1 <= out[last].last {
+			out[last].last = max(out[last].last, s.last)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // add returns the spans with more, and leaves its argument alone. Numbers are from 1 on.
 func add(spans []span, more span) []span {
 	from := sort.Search(len(spans), func(i int) bool { return spans[i].last >= more.first-1 })
