@@ -158,7 +158,7 @@ type Config struct {
 
 	Tick              time.Duration // optional: 50 ms. Heartbeats are sent every 2, elections begin after 10 to 19
 	CheckpointEntries uint64        // optional: 20,000 entries applied are due for a checkpoint
-	CheckpointBytes   uint64        // optional: 16 MiB applied are
+	CheckpointBytes   uint64        // optional: 4 MiB applied are; more at once would be felt by appends meanwhile
 	TailEntries       uint64        // optional: 10,000 entries before a checkpoint are kept for stragglers
 	TailBytes         uint64        // optional: not more than 32 MiB of them
 }

@@ -14,7 +14,7 @@ import (
 func withDefaults(cfg Config) Config {
 	cfg.Tick = cmp.Or(cfg.Tick, 50*time.Millisecond)
 	cfg.CheckpointEntries = cmp.Or(cfg.CheckpointEntries, 20_000)
-	cfg.CheckpointBytes = cmp.Or(cfg.CheckpointBytes, 16<<20)
+	cfg.CheckpointBytes = cmp.Or(cfg.CheckpointBytes, 4<<20)
 	cfg.TailEntries = cmp.Or(cfg.TailEntries, 10_000)
 	cfg.TailBytes = cmp.Or(cfg.TailBytes, 32<<20)
 	return cfg
