@@ -41,8 +41,8 @@ type Config struct {
 	Storage raft.Storage
 	Tick    time.Duration // raft's; 0 is raft's default
 
-	// How long the log gets, see raft.Config; 0 is raft's default.
-	CheckpointBytes, TailBytes uint64
+	// TailBytes is how much of the log is kept for stragglers, see raft.Config; 0 is raft's default.
+	TailBytes uint64
 
 	Clock  clock.Clock      // leases, delays and raft's ticks; default CLOCK_MONOTONIC
 	Wall   func() time.Time // written down as times of change, decides nothing; default time.Now
@@ -119,8 +119,7 @@ func Start(cfg Config) (*Replica, error) {
 	r.raft, err = raft.Start(raft.Config{
 		ClusterID: cfg.ClusterID, ID: cfg.Self.ID, Members: cfg.Members, Joining: cfg.Joining, Incarnation: cfg.Incarnation,
 		Machine: (*replicated)(r), Position: position, Storage: cfg.Storage,
-		TailBytes: cfg.TailBytes, CheckpointBytes: cfg.CheckpointBytes,
-		Tick: cfg.Tick, Clock: cfg.Clock, Dial: cfg.Dial, Credentials: cfg.Credentials, Logger: cfg.Logger,
+		TailBytes: cfg.TailBytes, Tick: cfg.Tick, Clock: cfg.Clock, Dial: cfg.Dial, Credentials: cfg.Credentials, Logger: cfg.Logger,
 	})
 	r.mu.Unlock()
 	if err != nil {

@@ -28,11 +28,10 @@ func diskOf(folder string) master.Disk {
 	return d
 }
 
-// logBytes returns after how many bytes in the log a checkpoint is due, and how many before one are
-// kept. On a disk of less than half a gigabyte that is so little that the log alone does not fill it.
-func logBytes(disk master.Disk) (checkpoint, tail uint64) {
-	share := uint64(max(disk.Total/16, 1<<20))
-	return min(share, 16<<20), min(share, 32<<20)
+// tailBytes is how much of the log is kept for stragglers: on a disk of less than half a gigabyte so
+// little that the log alone does not fill it.
+func tailBytes(disk master.Disk) uint64 {
+	return uint64(min(max(disk.Total/16, 1<<20), 32<<20))
 }
 
 // awaitRoom waits until there is room in the folder. It reports whether that came before ctx ended.

@@ -149,12 +149,11 @@ func (d *daemon) start(ctx context.Context, log raft.Storage) (*master.Replica, 
 }
 
 func (d *daemon) config(db *store.DB, log raft.Storage) master.Config {
-	checkpoint, tail := logBytes(diskOf(d.data))
 	return master.Config{
 		Cell: d.cell, Self: d.self(), ClusterID: d.who.Cluster, Members: d.members,
 		Joining: d.who.Joined, Incarnation: d.who.Incarnation,
 		Lease: d.lease, Grace: d.grace, Limits: lockfs.DefaultLimits,
-		DB: db, Storage: log, CheckpointBytes: checkpoint, TailBytes: tail,
+		DB: db, Storage: log, TailBytes: tailBytes(diskOf(d.data)),
 		Clock: clock.Monotonic(), Wall: time.Now, Logger: d.log,
 		Disk: func() master.Disk { return diskOf(d.data) },
 		Dial: dialTCP, Credentials: d.toPeers,
