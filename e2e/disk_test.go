@@ -437,7 +437,7 @@ func TestDamagedLog(t *testing.T) {
 	flip(t, segments[0], 4<<10)
 	for range 2 {
 		ok(r.Launch())
-		endsSaying(t, r, "it is damaged in segment "+filepath.Base(segments[0]))
+		endsSaying(t, r, "it is damaged in segment "+filepath.Base(segments[0]), "lockfs member replace "+r.Name+" HOST:PORT")
 	}
 	w.progress(20, failoverTime)
 	change(t, cell, "replace", r.Name, r.Address)

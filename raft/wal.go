@@ -138,7 +138,7 @@ func surveyLocked(dir string) (*survey, error) {
 
 func checkOwner(metadata []byte, want *raftrpc.LogOwner) error {
 	if metadata == nil {
-		return errors.New("it is damaged: it does not say whose it is")
+		return fmt.Errorf("%w: it does not say whose it is", ErrDamaged)
 	}
 	have := new(raftrpc.LogOwner)
 	if err := proto.Unmarshal(metadata, have); err != nil {

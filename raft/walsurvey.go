@@ -46,7 +46,7 @@ func (s *survey) start() (*walpb.Snapshot, error) {
 			return mark, nil
 		}
 	}
-	return nil, fmt.Errorf("it is damaged: it begins with entry %d, and there is no mark from which to read it", s.base+1)
+	return nil, fmt.Errorf("%w: it begins with entry %d, and there is no mark from which to read it", ErrDamaged, s.base+1)
 }
 
 // surveySegments reads the named segments of dir.
@@ -64,13 +64,22 @@ func surveySegments(dir string, names []string) (*survey, error) {
 	var checksum uint32
 	for i, name := range names {
 		if checksum, err = s.segment(filepath.Join(dir, name), checksum, i == len(names)-1); err != nil {
-			return nil, fmt.Errorf("it is damaged in segment %s: %w", name, err)
+			return nil, damaged(name, err)
 		}
 	}
 	if last := s.base + uint64(len(s.terms)); s.state.GetCommit() > last {
-		return nil, fmt.Errorf("it is damaged: it ends with entry %d, and %d was committed", last, s.state.GetCommit())
+		return nil, fmt.Errorf("%w: it ends with entry %d, and %d was committed", ErrDamaged, last, s.state.GetCommit())
 	}
 	return s, nil
+}
+
+// damaged is what was wrong with a segment, unless it could not be read at all.
+func damaged(segment string, err error) error {
+	var unread *os.PathError
+	if errors.As(err, &unread) {
+		return err
+	}
+	return fmt.Errorf("%w in segment %s: %w", ErrDamaged, segment, err)
 }
 
 // segment reads one segment, before which the running checksum was before, and returns that after.

@@ -189,6 +189,12 @@ func (d *daemon) explain(err error) error {
 		return d.lost()
 	case errors.Is(err, raft.ErrRemoved):
 		return fmt.Errorf("%s was removed from cell %s: its data folder is of no more use", d.name, d.cell)
+	case errors.Is(err, raft.ErrDamaged):
+		if len(d.who.Peers) == 1 && !d.who.Joined {
+			return fmt.Errorf("%w. Restore a backup into a new folder with lockfsd restore", err)
+		}
+		return fmt.Errorf("%w. What this replica has promised to the others is lost with it, so it takes no part any more. "+
+			"To begin anew: lockfs member replace %s HOST:PORT, then start it with an empty folder and --join", err, d.name)
 	case errors.Is(err, store.ErrDiffers):
 		return errors.Join(fmt.Errorf("%w. Its state is put aside as %s; the next start takes that of the others", err, stateFile+asideSuffix),
 			os.Rename(path, path+asideSuffix))
