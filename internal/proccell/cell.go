@@ -29,6 +29,7 @@ type Config struct {
 	Lease    time.Duration // 0 is lockfsd's default
 	Grace    time.Duration // 0 is lockfsd's default
 	Relays   bool          // every replica is reached through a relay
+	Direct   bool          // clients are not: the relays stand between replicas alone
 	// Data are the data folders of replicas, by name, that are not to lie below Dir.
 	Data map[string]string
 
@@ -176,7 +177,11 @@ func (r *Replica) reached() string {
 func (c *Cell) ClientFlags() []string {
 	var addresses []string
 	for _, r := range c.Replicas {
-		addresses = append(addresses, r.reached())
+		address := r.reached()
+		if c.config.Direct {
+			address = r.Address
+		}
+		addresses = append(addresses, address)
 	}
 	return append([]string{"--cell", c.config.Name + "=" + strings.Join(addresses, ",")}, c.config.ClientFlags...)
 }
