@@ -368,7 +368,7 @@ func overwrite(t *testing.T, path string) {
 
 // TestL099Alone damages the state file of a cell of one. While the log has everything, the state is
 // made of that. Later only a backup helps, which each start says; and a state that is whole again
-// serves again.
+// serves again. Where the log is damaged, the backup does help.
 func TestL099Alone(t *testing.T) {
 	ok := fatal(t)
 	cell := newCell(t, proccell.Config{Replicas: 1, Data: smallDisks(t)})
@@ -393,6 +393,20 @@ func TestL099Alone(t *testing.T) {
 			"restore a backup into a new folder with lockfsd restore")
 	}
 	ok(os.WriteFile(state, whole, 0o600))
+	ok(r.Start(within(t, time.Minute)))
+	has(t, cell, "/ls/ny1/f", want)
+
+	backup := filepath.Join(t.TempDir(), "backup")
+	_, err = cell.Lockfs(within(t, time.Minute), "snapshot", "save", backup)
+	ok(err)
+	ok(r.Process().Kill())
+	segments, err := filepath.Glob(filepath.Join(r.Dir, "wal", "*.wal"))
+	ok(err)
+	flip(t, segments[0], 64<<10)
+	ok(r.Launch())
+	endsSaying(t, r, "it is damaged in segment "+filepath.Base(segments[0]), "Restore a backup into a new folder with lockfsd restore")
+	ok(os.RemoveAll(r.Dir)) // the disk has no place for both
+	ok(cell.Restore(within(t, time.Minute), backup))
 	ok(r.Start(within(t, time.Minute)))
 	has(t, cell, "/ls/ny1/f", want)
 }
@@ -437,7 +451,7 @@ func TestDamagedLog(t *testing.T) {
 	flip(t, segments[0], 4<<10)
 	for range 2 {
 		ok(r.Launch())
-		endsSaying(t, r, "it is damaged in segment "+filepath.Base(segments[0]))
+		endsSaying(t, r, "it is damaged in segment "+filepath.Base(segments[0]), "lockfs member replace "+r.Name+" HOST:PORT", "--join")
 	}
 	w.progress(20, failoverTime)
 	change(t, cell, "replace", r.Name, r.Address)
