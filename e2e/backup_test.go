@@ -214,6 +214,9 @@ func strangers(h *hosts, reader *os.File, holder *proccell.Locker) {
 	if !strings.Contains(h.a.Log(), "the cell was made anew") {
 		h.Error("a mount of the old cell does not say what is wrong")
 	}
+	if err := reader.Close(); !errors.Is(err, unix.ESTALE) { // and the end of the mount need not wait for that
+		h.Errorf("the close of a file that was opened in the old cell: %v, want %v", err, unix.ESTALE)
+	}
 	h.ok(h.a.Stop())
 	h.ok(h.a.Start(within(h.T, time.Minute)))
 	h.play(step{`cat $A/config; echo y > $A/f; cat $A/f`, 0, "limit=100\ny\n"})
