@@ -35,13 +35,19 @@ type Disk struct {
 // in it.
 type census map[uint64]*lockpb.StatusAnswer
 
-// watch looks after the other members while this replica leads.
+// A watcher looks after the other members while its replica leads, and at its own disk always.
+type watcher struct {
+	*Replica
+	conns map[string]*grpc.ClientConn // to the others, by address
+	last  comparison
+	low   bool // too little was free on the disk, at the last look
+}
+
 func (r *Replica) watch() {
+	w := watcher{Replica: r, conns: make(map[string]*grpc.ClientConn)}
+	defer w.rest()
 	timer := r.cfg.Clock.NewTimer(watchTime)
 	defer timer.Stop()
-	conns := make(map[string]*grpc.ClientConn) // by address
-	defer func() { keepOnly(conns, nil) }()
-	var last comparison
 	for {
 		select {
 		case <-r.ctx.Done():
@@ -49,17 +55,42 @@ func (r *Replica) watch() {
 		case <-timer.C():
 		}
 		timer.Reset(watchTime)
-		status := r.raft.Status()
-		if !r.inOffice() {
-			keepOnly(conns, nil)
-			last = comparison{}
-			continue
-		}
-		found := r.ask(conns, status.Members)
-		r.handOver(status.Members, found)
-		r.raiseLevel(status.Members, found)
-		last = r.compareHashes(last, status.Members, found)
+		w.look()
 	}
+}
+
+func (w *watcher) look() {
+	w.lookAtDisk()
+	if !w.inOffice() {
+		w.rest()
+		return
+	}
+	members := w.raft.Status().Members
+	found := w.ask(members)
+	w.handOver(members, found)
+	w.raiseLevel(members, found)
+	w.last = w.compareHashes(w.last, members, found)
+}
+
+// rest is for a time in which another replica leads.
+func (w *watcher) rest() {
+	w.keepOnly(nil)
+	w.last = comparison{}
+}
+
+// lookAtDisk says when too little becomes free, or enough again.
+func (w *watcher) lookAtDisk() {
+	if w.cfg.Disk == nil {
+		return
+	}
+	disk := w.cfg.Disk()
+	switch {
+	case disk.Low && !w.low:
+		w.log.Warn("little is free on this replica's disk: it will not stay the master, and stops where nothing is left", "free", disk.Free)
+	case !disk.Low && w.low:
+		w.log.Info("there is room on this replica's disk again", "free", disk.Free)
+	}
+	w.low = disk.Low
 }
 
 func (r *Replica) inOffice() bool {
@@ -69,36 +100,36 @@ func (r *Replica) inOffice() bool {
 }
 
 // keepOnly closes the connections to addresses that are not among these members.
-func keepOnly(conns map[string]*grpc.ClientConn, members []raft.MemberStatus) {
-	for address, conn := range conns {
+func (w *watcher) keepOnly(members []raft.MemberStatus) {
+	for address, conn := range w.conns {
 		if !slices.ContainsFunc(members, func(m raft.MemberStatus) bool { return m.Address == address }) {
 			conn.Close()
-			delete(conns, address)
+			delete(w.conns, address)
 		}
 	}
 }
 
 // ask asks all members at once how they are, this one too.
-func (r *Replica) ask(conns map[string]*grpc.ClientConn, members []raft.MemberStatus) census {
-	keepOnly(conns, members)
-	ctx, cancel := context.WithCancel(r.ctx)
+func (w *watcher) ask(members []raft.MemberStatus) census {
+	w.keepOnly(members)
+	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
-	bound := r.cfg.Clock.NewTimer(askTime)
+	bound := w.cfg.Clock.NewTimer(askTime)
 	defer bound.Stop()
 	answers := make([]*lockpb.StatusAnswer, len(members))
 	var asking sync.WaitGroup
 	for i, m := range members {
-		if m.ID == r.cfg.Self.ID {
-			answers[i], _ = r.Status(ctx, nil)
+		if m.ID == w.cfg.Self.ID {
+			answers[i], _ = w.Status(ctx, nil)
 			continue
 		}
-		conn, err := r.connection(conns, m.Address)
+		conn, err := w.connection(m.Address)
 		if err != nil {
 			continue // an address that is none: nobody answers there
 		}
 		asking.Go(func() {
 			a, err := lockpb.NewCellClient(conn).Status(ctx, &lockpb.StatusRequest{})
-			if err == nil && a.GetClusterId() == r.cfg.ClusterID && a.GetMemberId() == m.ID {
+			if err == nil && a.GetClusterId() == w.cfg.ClusterID && a.GetMemberId() == m.ID {
 				answers[i] = a
 			}
 		})
@@ -114,6 +145,10 @@ func (r *Replica) ask(conns map[string]*grpc.ClientConn, members []raft.MemberSt
 		cancel()
 		<-answered
 	}
+	return censusOf(members, answers)
+}
+
+func censusOf(members []raft.MemberStatus, answers []*lockpb.StatusAnswer) census {
 	found := make(census)
 	for i, a := range answers {
 		if a != nil {
@@ -124,25 +159,25 @@ func (r *Replica) ask(conns map[string]*grpc.ClientConn, members []raft.MemberSt
 }
 
 // connection returns that to an address, a new one if there is none.
-func (r *Replica) connection(conns map[string]*grpc.ClientConn, address string) (*grpc.ClientConn, error) {
-	if conn, ok := conns[address]; ok {
+func (w *watcher) connection(address string) (*grpc.ClientConn, error) {
+	if conn, ok := w.conns[address]; ok {
 		return conn, nil
 	}
-	credentials := r.cfg.Credentials
+	credentials := w.cfg.Credentials
 	if credentials == nil {
 		credentials = plain.NewCredentials()
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return r.cfg.Dial(ctx, address) }))
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return w.cfg.Dial(ctx, address) }))
 	if err == nil {
-		conns[address] = conn
+		w.conns[address] = conn
 	}
 	return conn, err
 }
 
 // handOver gives mastership to a member with room on its disk, if this one has none.
-func (r *Replica) handOver(members []raft.MemberStatus, found census) {
-	if !found[r.cfg.Self.ID].GetDisk().GetLow() {
+func (w *watcher) handOver(members []raft.MemberStatus, found census) {
+	if !found[w.cfg.Self.ID].GetDisk().GetLow() {
 		return
 	}
 	var avoid []uint64
@@ -154,24 +189,24 @@ func (r *Replica) handOver(members []raft.MemberStatus, found census) {
 	if len(avoid) == len(members) {
 		return // nobody would be a better master
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, askTime)
+	ctx, cancel := context.WithTimeout(w.ctx, askTime)
 	defer cancel()
-	r.log.Warn("handing mastership over, for little is free on this replica's disk", "free", found[r.cfg.Self.ID].GetDisk().GetFree())
-	if err := r.raft.TransferLeadership(ctx, avoid...); err != nil {
-		r.log.Warn("mastership was not handed over", "error", err)
+	w.log.Warn("handing mastership over, for little is free on this replica's disk", "free", found[w.cfg.Self.ID].GetDisk().GetFree())
+	if err := w.raft.TransferLeadership(ctx, avoid...); err != nil {
+		w.log.Warn("mastership was not handed over", "error", err)
 	}
 }
 
 // raiseLevel raises the cell's level by one once every member knows the next.
-func (r *Replica) raiseLevel(members []raft.MemberStatus, found census) {
+func (w *watcher) raiseLevel(members []raft.MemberStatus, found census) {
 	for _, m := range members {
-		if a, ok := found[m.ID]; !ok || a.GetKnownLevel() <= found[r.cfg.Self.ID].GetLevel() {
+		if a, ok := found[m.ID]; !ok || a.GetKnownLevel() <= found[w.cfg.Self.ID].GetLevel() {
 			return
 		}
 	}
-	next := found[r.cfg.Self.ID].GetLevel() + 1
-	r.log.Info("raising the level of the cell", "level", next)
-	r.command(&storepb.Command{Command: &storepb.Command_RaiseLevel{RaiseLevel: &storepb.RaiseLevel{Level: next}}})
+	next := found[w.cfg.Self.ID].GetLevel() + 1
+	w.log.Info("raising the level of the cell", "level", next)
+	w.command(&storepb.Command{Command: &storepb.Command_RaiseLevel{RaiseLevel: &storepb.RaiseLevel{Level: next}}})
 }
 
 // command proposes one command of this master's own, and returns the proposal's number.
@@ -197,24 +232,24 @@ type comparison struct {
 // compareHashes now and then puts into the log what a majority of the voters has for their hash at
 // some entry, so that a replica which has another one stops. The same command has all of them note
 // the hash that is compared next. Where nothing happens it ceases.
-func (r *Replica) compareHashes(last comparison, members []raft.MemberStatus, found census) comparison {
+func (w *watcher) compareHashes(last comparison, members []raft.MemberStatus, found census) comparison {
 	if last.since += watchTime; last.sequence != 0 && last.since < compareTime {
 		return last
 	}
-	r.mu.Lock()
-	changed := r.mu.machine.sequence != last.sequence
-	r.mu.Unlock()
+	w.mu.Lock()
+	changed := w.mu.machine.sequence != last.sequence
+	w.mu.Unlock()
 	if !changed && last.settled {
 		return last
 	}
 	check := &storepb.CheckHash{}
-	for _, note := range slices.Backward(found[r.cfg.Self.ID].GetHashNotes()) {
+	for _, note := range slices.Backward(found[w.cfg.Self.ID].GetHashNotes()) {
 		if hash, ok := agreed(note.GetIndex(), members, found); ok {
 			check.Index, check.Hash = note.GetIndex(), hash
 			break
 		}
 	}
-	sequence := r.command(&storepb.Command{Command: &storepb.Command_CheckHash{CheckHash: check}})
+	sequence := w.command(&storepb.Command{Command: &storepb.Command_CheckHash{CheckHash: check}})
 	return comparison{sequence: sequence, settled: !changed}
 }
 
