@@ -212,6 +212,9 @@ func (m *machine) created(now, sent clock.Instant, a *lockpb.Answer) {
 
 // expire is called when the deadline of a call is over.
 func (m *machine) expire(now clock.Instant, c *call) {
+	if c.late {
+		m.vain = now
+	}
 	switch {
 	case c.kind == background:
 		m.send(now, c)

@@ -59,6 +59,8 @@ type call struct {
 	undoes   bool      // takes back the grant of an acquire that was abandoned
 	before   *heldLock // of an Acquire that was granted: what its owner held before
 
+	late     bool          // it waits no longer than for a round of asking that began after this one:
+	round    int           // of that number
 	deadline clock.Instant // 0 is none
 	due      int           // place in the heap of deadlines
 

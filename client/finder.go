@@ -61,6 +61,7 @@ type finder struct {
 // returns nil where that led to nothing.
 func (f *finder) round() *connection {
 	c := f.client
+	c.input(c.machine.looking)
 	queue := c.addresses(f.left)
 	asked := make(map[string]bool)
 	var trouble error
@@ -142,15 +143,25 @@ func (f *finder) check(address string, w *lockpb.Welcome) error {
 	return nil
 }
 
-// wait lets some time pass before the next round.
+// wait lets some time pass before the next round; little, if somebody waits for one.
 func (f *finder) wait() {
 	f.pause = min(max(2*f.pause, firstPause), lastPause)
-	timer := f.client.cfg.Clock.NewTimer(f.pause/2 + rand.N(f.pause))
+	if f.sleep(f.pause/2+rand.N(f.pause), f.client.look) {
+		f.sleep(firstPause, nil)
+	}
+}
+
+// sleep waits, and reports whether it was woken before the time.
+func (f *finder) sleep(d time.Duration, wake <-chan struct{}) bool {
+	timer := f.client.cfg.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C():
 	case <-f.client.ctx.Done():
+	case <-wake:
+		return true
 	}
+	return false
 }
 
 // addresses returns the replicas in the order of asking: last is who was left.

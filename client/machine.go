@@ -29,6 +29,8 @@ type machine struct {
 	trouble string        // why there is no master,
 	away    clock.Instant // and since when somebody wants one; 0 while there is a link
 	looked  bool          // all replicas were asked in vain since, and since this host was frozen last
+	rounds  int           // how often that was begun
+	vain    clock.Instant // when a call last waited for that in vain
 	limits  lockfs.Limits // of the cell, as a master has last said
 
 	ticked   clock.Instant      // when it last looked at the time
@@ -48,6 +50,7 @@ type output struct {
 	ready []*call
 	lost  []*session
 	drop  string // why the link is given up; "" is not
+	look  bool   // somebody waits to hear whether a master is there
 }
 
 // link is a connection to a master, both streams of it.
@@ -150,25 +153,38 @@ func (m *machine) admit(now clock.Instant, c *call) {
 	m.send(now, c)
 }
 
-// lateTimeout is enough to ask a replica in vain and to find the master at the next.
-const lateTimeout = dialTimeout + lastPause
+const (
+	// lateTimeout is enough to ask a replica in vain and to find the master at the next.
+	lateTimeout = dialTimeout + lastPause
+	// lateWait is enough to ask all replicas if they answer. For lateRest after one call has waited so
+	// in vain the others do not.
+	lateWait = time.Second / 2
+	lateRest = time.Second
+)
 
 // patience is how long a call goes without a master that answers; 0 is for ever. Of an outage that
-// has lasted the whole timeout a later call waits no more: those who wait for each other, as for a
-// name in the kernel, would add up their waits, and the first to give up has shown that nobody is
-// there. Only where this host was frozen meanwhile the replicas are asked once more. A mutation keeps
-// a tenth of its time for learning its fate.
+// has lasted the whole timeout a later call waits only until all replicas were asked once more, which
+// it asks for, and not for those that do not answer: who waits for each other, as for a name in the
+// kernel, would add up the waits. Where this host was frozen meanwhile it waits for those too. A
+// mutation keeps a tenth of its time for learning its fate.
 func (m *machine) patience(now clock.Instant, c *call) time.Duration {
 	if c.waits || c.kind == background || c.kind == creation {
 		return 0
 	}
 	patience := m.timeout
 	if m.link == nil {
-		least := time.Nanosecond
-		if !m.looked {
-			least = min(m.timeout, lateTimeout)
+		patience = m.away.Add(m.timeout).Sub(now)
+		least := min(m.timeout, lateTimeout)
+		switch {
+		case m.looked && m.vain != 0 && now.Sub(m.vain) < lateRest:
+			least = time.Nanosecond
+		case m.looked:
+			least = min(m.timeout, lateWait)
 		}
-		patience = max(m.away.Add(m.timeout).Sub(now), least)
+		if patience < least {
+			patience = least
+			c.late, c.round, m.out.look = m.looked, m.rounds, true
+		}
 	}
 	if c.kind == mutation {
 		patience -= patience / 10
@@ -241,11 +257,29 @@ func (m *machine) linked(now clock.Instant, address string, w *lockpb.Welcome) {
 	m.sendAll(now)
 }
 
+// looking says that all replicas are being asked who is the master.
+func (m *machine) looking(now clock.Instant) {
+	m.tick(now)
+	m.rounds++
+}
+
+// foundNobody ends the calls that waited for a round.
+func (m *machine) foundNobody(now clock.Instant) {
+	m.looked = true
+	for _, c := range inOrder(m.open) {
+		if c.late && c.round < m.rounds && c.deadline != 0 {
+			m.disarm(c)
+			c.late = false // it has an answer
+			m.expire(now, c)
+		}
+	}
+}
+
 // unlinked says that the link is broken. What was sent and not answered is sent again to the next.
 func (m *machine) unlinked(now clock.Instant, trouble string) {
 	m.trouble = trouble
 	if m.link == nil {
-		m.looked = true
+		m.foundNobody(now)
 		return
 	}
 	m.link, m.away = nil, now

@@ -36,6 +36,7 @@ type Client struct {
 	closed  bool
 
 	kick chan struct{} // tells keepTime to look again; holds one
+	look chan struct{} // tells the finder not to wait; holds one
 	ctx  context.Context
 	stop context.CancelFunc
 	work sync.WaitGroup
@@ -74,6 +75,7 @@ func Open(cfg Config) (*Client, error) {
 		machine: newMachine(log, cfg.Timeout, strings.ToValidUTF8(cfg.Host, "?")),
 		known:   slices.Clone(cfg.Addresses),
 		kick:    make(chan struct{}, 1),
+		look:    make(chan struct{}, 1),
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
@@ -217,6 +219,12 @@ func (c *Client) flush() {
 	if out.drop != "" && c.link != nil {
 		c.link.cancel()
 		c.link = nil
+	}
+	if out.look {
+		select {
+		case c.look <- struct{}{}:
+		default:
+		}
 	}
 	if at, ok := c.machine.deadline(); ok && (c.woken == 0 || at < c.woken) {
 		select {

@@ -151,6 +151,8 @@ func (w *teller) do(args []string) {
 	case "link":
 		epoch, _ := strconv.ParseUint(rest[0], 10, 64)
 		w.m.linked(w.now, "r1", &lockpb.Welcome{ClusterId: 9, Master: true, Epoch: epoch, LeaseMs: 12000, GraceMs: 45000})
+	case "look":
+		w.m.looking(w.now)
 	case "cut":
 		w.m.unlinked(w.now, "cut")
 	case "advance":
@@ -306,6 +308,9 @@ func (w *teller) flush() {
 		} else {
 			fmt.Fprintf(w.out, "%s=> renewal %d\n", w.when(), f.GetKeepAlive().GetRenewals()[0].GetNumber())
 		}
+	}
+	if out.look {
+		fmt.Fprintf(w.out, "%sa look at all replicas is wanted\n", w.when())
 	}
 	if out.drop != "" {
 		fmt.Fprintf(w.out, "%slink given up: %s\n", w.when(), out.drop)
