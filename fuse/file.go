@@ -304,10 +304,15 @@ func (f *file) flush(ctx context.Context, owner uint64, thread uint32) error {
 // closedBy reports whether the process of the thread, which has just closed the file, is who opened
 // it, and has it open no more. A shell that has moved a descriptor to its place still has.
 func (f *file) closedBy(thread uint32) bool {
+	return f.openedBy(thread) && !hasOpen(thread, inode(f.cell, f.instance), f.flags)
+}
+
+// openedBy reports whether the process of the thread opened the file, or wrote to it last.
+func (f *file) openedBy(thread uint32) bool {
 	f.mu.Lock()
 	opener := f.mu.thread
 	f.mu.Unlock()
-	return sameProcess(opener, thread) && !hasOpen(thread, inode(f.cell, f.instance), f.flags)
+	return sameProcess(opener, thread)
 }
 
 // commit sends all edits and waits until they are the cell's. If ctx ended, and the cell has not

@@ -3,6 +3,7 @@ package fuse
 import (
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -202,10 +203,7 @@ func (fs *fileSystem) rename(ctx context.Context, from, to place, thread uint32,
 		return syscall.EXDEV // mv copies instead
 	}
 	id := nodeID(from.cell, st.Instance)
-	if err := fs.commitAll(ctx, id); err != nil {
-		return err
-	}
-	if err := commitEach(ctx, fs.open.named(to)); err != nil {
+	if err := commitEach(ctx, slices.Concat(fs.open.of(id), fs.open.named(to)), thread); err != nil {
 		return err
 	}
 	st, err = t.Rename(ctx, client.Rename{From: from.path, FromInstance: st.Instance, To: to.path, NoReplace: noReplace})

@@ -162,15 +162,12 @@ func (fs *fileSystem) Release(_ <-chan struct{}, in *gofuse.ReleaseIn) {
 	}
 }
 
-// commitAll commits what open files of this mount have made of a node.
-func (fs *fileSystem) commitAll(ctx context.Context, id uint64) error {
-	return commitEach(ctx, fs.open.of(id))
-}
-
-// commitEach leaves those alone that are broken: that is their programs' trouble.
-func commitEach(ctx context.Context, files []*file) error {
+// commitEach commits what was written to open files, and the cut of one by the process of the thread
+// itself: another that has cut the file may be about to write. It leaves those alone that are broken:
+// that is their programs' trouble.
+func commitEach(ctx context.Context, files []*file, thread uint32) error {
 	for _, f := range files {
-		if f.broken() != nil || !f.when((*contents).owed) {
+		if f.broken() != nil || !f.when((*contents).written) && !(f.when((*contents).cut) && f.openedBy(thread)) {
 			continue
 		}
 		if err := f.commit(ctx); err != nil {
