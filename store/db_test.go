@@ -363,3 +363,32 @@ func TestMisplacedValues(t *testing.T) {
 		}
 	}
 }
+
+// TestDamageOfAYoungFile overwrites each page of a file that has no checkpoint yet, and still the list
+// of free pages with which bbolt made it.
+func TestDamageOfAYoungFile(t *testing.T) {
+	for page := range 4 {
+		path := filepath.Join(t.TempDir(), "state.db")
+		db, err := OpenDB(path)
+		if err == nil {
+			err = db.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := os.Getpagesize()
+		copy(content[page*size:], bytes.Repeat([]byte{0xa5}, size))
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if db, err = OpenDB(path); err == nil { // one of the first two, as after a crash
+			db.Close()
+		} else if !errors.Is(err, ErrCorrupt) {
+			t.Errorf("page %d: %v", page, err)
+		}
+	}
+}

@@ -27,6 +27,9 @@ const (
 	branchFlag = 0x01
 	leafFlag   = 0x02
 	bucketFlag = 0x01 // of a leaf's element
+	freeFlag   = 0x10 // a list of free pages
+
+	noFreelist = ^uint64(0) // the list is not in the file
 
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
@@ -46,7 +49,7 @@ type walk struct {
 // and has its keys where bbolt looks for them.
 func checkPages(file io.ReaderAt, fileSize int64, pageSize int) error {
 	w := &walk{file: file, pageSize: uint64(pageSize)}
-	root, err := w.readMeta()
+	root, free, err := w.readMeta()
 	if err != nil {
 		return err
 	}
@@ -54,29 +57,57 @@ func checkPages(file io.ReaderAt, fileSize int64, pageSize int) error {
 		return corrupt("the file has %d pages of %d", most, w.pages)
 	}
 	w.seen = make([]bool, w.pages)
+	if err := w.freelist(free); err != nil {
+		return err
+	}
 	return w.tree(root, nil, nil)
 }
 
-// readMeta returns the root page by the newer of the two meta pages that are whole, as bbolt does.
-func (w *walk) readMeta() (root uint64, err error) {
+// freelist checks the list of free pages. It is in a file as bbolt makes it, and never again after
+// our first transaction.
+func (w *walk) freelist(number uint64) error {
+	if number == noFreelist {
+		return nil
+	}
+	page, err := w.page(number)
+	if err != nil {
+		return err
+	}
+	count, list := uint64(order.Uint16(page[10:])), page[pageHeadSize:]
+	if count == 0xFFFF { // does not fit into its place
+		count, list = order.Uint64(list), list[8:]
+	}
+	if order.Uint16(page[8:]) != freeFlag || count > uint64(len(list))/8 {
+		return corrupt("page %d is not the list of free pages", number)
+	}
+	for i := range count {
+		if free := order.Uint64(list[8*i:]); free < 2 || free >= w.pages {
+			return corrupt("page %d is free, of %d", free, w.pages)
+		}
+	}
+	return nil
+}
+
+// readMeta returns the root page and that of the list of free pages by the newer of the two meta pages that are whole, as bbolt does.
+func (w *walk) readMeta() (root, free uint64, err error) {
 	var newest uint64
 	for page := range uint64(2) {
 		b := make([]byte, pageHeadSize+metaSize)
 		if _, err := w.file.ReadAt(b, int64(page*w.pageSize)); err != nil && err != io.EOF {
-			return 0, err
+			return 0, 0, err
 		}
 		m := b[pageHeadSize:]
 		sum := fnv.New64a()
 		sum.Write(m[:56])
 		whole := order.Uint32(m) == boltMagic && order.Uint32(m[4:]) == boltVersion && order.Uint64(m[56:]) == sum.Sum64()
 		if transaction := order.Uint64(m[48:]); whole && (w.pages == 0 || transaction > newest) {
-			newest, root, w.pages = transaction, order.Uint64(m[16:]), order.Uint64(m[40:])
+			newest, root, free, w.pages = transaction, order.Uint64(m[16:]), order.Uint64(m[32:]), order.Uint64(m[40:])
 		}
 	}
 	if w.pages == 0 {
-		return 0, corrupt("neither of its meta pages is whole")
+		return 0, 0, corrupt("neither of its meta pages is whole")
 	}
-	return root, nil
+	return root, free, nil
 }
 
 // tree checks the page and all below it. Keys are at or above least, and below most unless that is
