@@ -139,7 +139,7 @@ func (r *Replica) greet(h *lockpb.Hello) (*lockpb.Welcome, error) {
 	}
 	if h.GetClusterId() != 0 && h.GetClusterId() != r.cfg.ClusterID {
 		return nil, lockpb.StatusOf(&lockfs.Error{Kind: lockfs.ErrCell, Detail: fmt.Sprintf(
-			"this is cluster %x of cell %q, not %x: the cell was made anew", r.cfg.ClusterID, r.cfg.Cell, h.GetClusterId())})
+			"this is cluster %x of cell %q, not %x: the cell was made anew, and its mounts and other clients have to be started anew", r.cfg.ClusterID, r.cfg.Cell, h.GetClusterId())})
 	}
 	return &lockpb.Welcome{Cell: r.cfg.Cell, ClusterId: r.cfg.ClusterID, Replica: r.cfg.Self.Name}, nil
 }
