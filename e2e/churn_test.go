@@ -21,7 +21,7 @@ import (
 // small all the time. In the short form there is one, which has as much on its disk as each of three.
 func TestL101(t *testing.T) {
 	const most = 200 << 20
-	rewrites := sized(1_000, 50_000)
+	rewrites := sized(600, 50_000)
 	some := rewrites / sized(5, 50)
 	cell := newCell(t, proccell.Config{Replicas: sized(1, 3)})
 	c := newClient(t, cell)
@@ -165,7 +165,7 @@ func (c *churners) halt() {
 // TestAway stops a replica while the others do so much that their logs have not kept all of it, and
 // starts it again. It is sent a snapshot and what came after, while they go on, and has what they have.
 func TestAway(t *testing.T) {
-	commands, bytes := sized(5_000, 200_000), sized(60, 1<<10)<<20
+	commands, bytes := sized(4_000, 200_000), sized(48, 1<<10)<<20
 	ok := fatal(t)
 	cell := newCell(t, proccell.Config{})
 	w := startWriters(t, cell, 1)

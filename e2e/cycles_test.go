@@ -19,7 +19,7 @@ import (
 func TestCounter(t *testing.T) {
 	h := twoHosts(t, proccell.Config{})
 	h.play(step{`echo 0 > $A/counter`, 0, ""})
-	each := sized(500, 50_000)
+	each := sized(300, 50_000)
 	began := time.Now()
 	var c critical
 	var counting sync.WaitGroup
@@ -60,7 +60,7 @@ done`
 func TestCounterInBash(t *testing.T) {
 	h := twoHosts(t, proccell.Config{})
 	h.play(step{`echo 0 > $A/counter`, 0, ""})
-	each := sized(100, 10_000)
+	each := sized(50, 10_000)
 	var counting sync.WaitGroup
 	for _, host := range []*proccell.Mount{h.a, h.b} {
 		counting.Go(func() {
@@ -107,14 +107,14 @@ func (w *waiter) kill(t *testing.T) time.Duration {
 	return time.Since(began)
 }
 
-// TestWaiters blocks a thousand processes of one host in flock, or two. The host goes on reading and
+// TestWaiters blocks hundreds of processes of one host in flock, or two thousand. The host goes on reading and
 // writing, and each process that is killed is gone within two seconds.
 func TestWaiters(t *testing.T) {
 	h := twoHosts(t, proccell.Config{})
 	h.play(step{`: > $A/f; echo x > $A/other`, 0, ""})
 	holder := h.held(h.a, "f")
 
-	n := sized(1000, 2000)
+	n := sized(600, 2000)
 	var waiters []*waiter
 	t.Cleanup(func() { // whatever happens, before the mounts' end
 		for _, w := range waiters {

@@ -310,7 +310,7 @@ func TestL099(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	dice := rand.New(rand.NewPCG(seed, 0))
-	for round := range sized(3, 60) {
+	for round := range sized(2, 60) {
 		w.progress(20, time.Minute)
 		r := cell.Replicas[round%len(cell.Replicas)]
 		if dice.IntN(2) == 0 {

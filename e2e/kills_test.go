@@ -14,7 +14,7 @@ import (
 
 var (
 	killSeed = flag.Uint64("kills.seed", 0, "play TestKills with this seed; 0 chooses one")
-	killTime = flag.Duration("kills.time", 0, "how long TestKills kills a replica every 2 s; 0 chooses by the form, 20 s or 10 m")
+	killTime = flag.Duration("kills.time", 0, "how long TestKills kills a replica every 2 s; 0 chooses by the form, 10 s or 10 m")
 	killSize = flag.Int("kills.replicas", 0, "of how many replicas TestKills is; 0 chooses by the form, 3 or 5")
 )
 
@@ -37,7 +37,7 @@ func TestKills(t *testing.T) {
 	}
 	lasts := *killTime
 	if lasts == 0 {
-		lasts = time.Duration(sized(20, 600)) * time.Second
+		lasts = time.Duration(sized(10, 600)) * time.Second
 	}
 	replicas := *killSize
 	if replicas == 0 {
@@ -50,7 +50,7 @@ func TestKills(t *testing.T) {
 	s.awaitProgress(5, recovery)
 	k.oneByOne(lasts, 2*time.Second)
 	t.Logf("%d replicas killed, %d of them masters; all had work done again after %v", k.kills, k.masters, s.awaitProgress(5, recovery))
-	for range sized(2, 10) {
+	for range sized(1, 10) {
 		k.all()
 		t.Logf("all %d replicas killed at once; all had work done again after %v", replicas, s.awaitProgress(5, recovery))
 	}
