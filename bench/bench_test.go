@@ -24,18 +24,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// screen is the program's output. It calls at once for each write.
-type screen struct {
-	strings.Builder
-	at func(said string)
-}
-
-func (s *screen) Write(p []byte) (int, error) {
-	n, err := s.Builder.Write(p)
-	s.at(s.String())
-	return n, err
-}
-
 // TestBench measures everything, for so short that only its being there says something, and is
 // interrupted where many wait for the lock of a mount. Either way nothing may be left behind.
 func TestBench(t *testing.T) {
@@ -74,7 +62,7 @@ func start(t *testing.T, o options, interruptAt string) (results []result, said 
 	t.Setenv("TMPDIR", temp)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	out := &screen{at: func(said string) {
+	out := &fusetest.Screen{At: func(said string) {
 		if interruptAt != "" && strings.Contains(said, interruptAt) {
 			interrupt()
 		}
@@ -83,7 +71,7 @@ func start(t *testing.T, o options, interruptAt string) (results []result, said 
 	if err != nil || testing.Verbose() {
 		t.Log(out.String())
 	}
-	wantNothingLeft(t, temp)
+	fusetest.NothingLeft(t, temp)
 	return results, out.String(), err
 }
 
@@ -126,28 +114,6 @@ func wantAllRows(t *testing.T, results []result, said string) {
 			if !(x.median > 0) || math.IsInf(x.median, 0) {
 				t.Errorf("%s: %+v", r.name(), x)
 			}
-		}
-	}
-}
-
-// wantNothingLeft looks for files, mounts and processes that know of a folder for temporary files.
-func wantNothingLeft(t *testing.T, temp string) {
-	t.Helper()
-	if entries, err := os.ReadDir(temp); err != nil || len(entries) != 0 {
-		t.Errorf("files are left: %v, %v", entries, err)
-	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil || strings.Contains(string(mounts), temp) {
-		t.Errorf("mounts are left, or unknown (%v):\n%s", err, mounts)
-	}
-	environments, err := filepath.Glob("/proc/[0-9]*/environ") // this process has that of its start
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, environment := range environments {
-		if is, err := os.ReadFile(environment); err == nil && bytes.Contains(is, []byte("TMPDIR="+temp)) {
-			line, _ := os.ReadFile(filepath.Join(filepath.Dir(environment), "cmdline"))
-			t.Errorf("a process is left: %q", line)
 		}
 	}
 }

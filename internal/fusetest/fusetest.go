@@ -1,4 +1,4 @@
-// Package fusetest says whether a test can mount.
+// Package fusetest is for tests that mount: it says whether that can be, and whether anything was left.
 package fusetest
 
 import (
