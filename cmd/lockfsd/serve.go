@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -292,7 +293,11 @@ func (o *options) credentials() (here, there credentials.TransportCredentials, e
 func (d *daemon) server(replica *master.Replica) *grpc.Server {
 	return grpc.NewServer(
 		grpc.Creds(d.here),
-		grpc.StreamInterceptor(membersOnly(func() []raft.Member { return d.known(replica) })),
+		grpc.StreamInterceptor((&roster{
+			known: func() []raft.Member { return d.known(replica) },
+			ask:   func(ctx context.Context) []raft.Member { return d.toldBy(ctx, d.known(replica)) },
+			now:   time.Now,
+		}).guard),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
@@ -311,6 +316,21 @@ func (d *daemon) known(replica *master.Replica) []raft.Member {
 	}
 	then, _ := parseMembers(d.cell, d.who.Peers) // were parsed before they were written
 	return then
+}
+
+// toldBy returns who is in the cell as some members say, or those of --join.
+func (d *daemon) toldBy(ctx context.Context, members []raft.Member) []raft.Member {
+	addresses := slices.Clone(d.join)
+	for _, m := range members {
+		if m.ID != d.who.Member {
+			addresses = append(addresses, m.Address)
+		}
+	}
+	answer, err := askJoin(ctx, addresses, d.toPeers, d.cell, d.name)
+	if err != nil {
+		return nil
+	}
+	return membersOf(answer)
 }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {
