@@ -73,9 +73,13 @@ func (r *Replica) changeMember(ctx context.Context, q *lockpb.ChangeMemberReques
 	if q.GetPromote() != "" {
 		name, change = q.GetPromote(), r.raft.Promote
 	}
-	m, ok := memberNamed(r.raft.Status(), name)
-	if !ok {
+	status := r.raft.Status()
+	m, ok := memberNamed(status, name)
+	switch {
+	case !ok:
 		return m, &lockfs.Error{Kind: lockfs.ErrNotExist, Detail: fmt.Sprintf("the cell has no member %q", name)}
+	case q.GetRemove() != "" && m.ID == status.ID && voters(status) == 1:
+		return m, &lockfs.Error{Kind: lockfs.ErrInvalid, Detail: fmt.Sprintf("%s is the only voter", name)}
 	}
 	return m, r.membershipError(change(ctx, m.ID))
 }
@@ -89,6 +93,9 @@ func (r *Replica) addMember(ctx context.Context, add *lockpb.AddMember) (raft.Me
 	switch {
 	case add.GetReplace() && !taken:
 		return old, &lockfs.Error{Kind: lockfs.ErrNotExist, Detail: fmt.Sprintf("the cell has no member %q", add.GetName())}
+	case add.GetReplace() && old.Replaces != 0:
+		return old, &lockfs.Error{Kind: lockfs.ErrInvalid, Detail: fmt.Sprintf(
+			"%s is being replaced already, by member %d at %s; lockfs member remove %s withdraws that", old.Name, old.ID, old.Address, old.Name)}
 	case !add.GetReplace() && taken:
 		return old, &lockfs.Error{Kind: lockfs.ErrExist, Detail: fmt.Sprintf("%s is a member already, at %s", old.Name, old.Address)}
 	}
@@ -98,6 +105,15 @@ func (r *Replica) addMember(ctx context.Context, add *lockpb.AddMember) (raft.Me
 	}
 	r.log.Info("added a member, without a vote until its log has caught up", "name", m.Name, "address", m.Address, "member", m.ID)
 	return raft.MemberStatus{Member: m, Learner: true}, nil
+}
+
+func voters(s raft.Status) (n int) {
+	for _, m := range s.Members {
+		if !m.Learner {
+			n++
+		}
+	}
+	return n
 }
 
 func checkMember(add *lockpb.AddMember) error {

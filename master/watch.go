@@ -244,17 +244,22 @@ func (w *watcher) compareHashes(last comparison, members []raft.MemberStatus, fo
 	}
 	check := &storepb.CheckHash{}
 	for _, note := range slices.Backward(found[w.cfg.Self.ID].GetHashNotes()) {
-		if hash, ok := agreed(note.GetIndex(), members, found); ok {
+		hash, hashes, ok := agreed(note.GetIndex(), members, found)
+		if ok {
 			check.Index, check.Hash = note.GetIndex(), hash
 			break
+		}
+		if hashes > 1 {
+			w.log.Error("replicas have different records, and too few answer to tell which are right", "entry", note.GetIndex())
 		}
 	}
 	sequence := w.command(&storepb.Command{Command: &storepb.Command_CheckHash{CheckHash: check}})
 	return comparison{sequence: sequence, settled: !changed}
 }
 
-// agreed returns the hash that a majority of the voters noted at an entry.
-func agreed(index uint64, members []raft.MemberStatus, found census) (hash uint64, ok bool) {
+// agreed returns the hash that a majority of the voters noted at an entry, if one did, and how many
+// different ones there are.
+func agreed(index uint64, members []raft.MemberStatus, found census) (hash uint64, hashes int, ok bool) {
 	voters, votes := 0, make(map[uint64]int)
 	for _, m := range members {
 		if m.Learner {
@@ -269,10 +274,10 @@ func agreed(index uint64, members []raft.MemberStatus, found census) (hash uint6
 	}
 	for hash, n := range votes {
 		if 2*n > voters {
-			return hash, true
+			return hash, len(votes), true
 		}
 	}
-	return 0, false
+	return 0, len(votes), false
 }
 
 // notesToWire returns what a replica noted of its hash.

@@ -17,6 +17,8 @@ func catchBrokenInvariant(err *error) {
 	case nil:
 	case brokenInvariant:
 		*err = fmt.Errorf("raft met what cannot be: %s", string(p))
+	case string: // raft says some without its logger
+		*err = fmt.Errorf("raft met what cannot be: %s", p)
 	default:
 		panic(p)
 	}

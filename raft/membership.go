@@ -23,7 +23,7 @@ const (
 type view struct {
 	configuration
 	self         uint64
-	live         map[uint64]bool   // heard from within an election timeout; self is
+	live         map[uint64]bool   // answered the leader within an election timeout; self is
 	behind       map[uint64]uint64 // by how many committed entries
 	incarnations map[uint64]uint64 // as heard
 	steady       map[uint64]int    // learners: for how many ticks it could have been promoted
@@ -181,7 +181,7 @@ func (r *Replica) view() view {
 	}
 	for id := range r.conf.members {
 		if p, ok := r.members.peer(id); ok {
-			v.live[id], v.incarnations[id] = p.active(), p.incarnation.Load()
+			v.live[id], v.incarnations[id] = p.answers(), p.incarnation.Load()
 		}
 	}
 	commit := r.node.BasicStatus().GetCommit()

@@ -33,7 +33,10 @@ type peer struct {
 	leave        context.CancelFunc
 
 	heard atomic.Int64 // clock.Instant when a message from it last came
-	asked atomic.Int64 // clock.Instant of the first message to it after that, 0 if there was none
+	// answered is when it last answered what this replica sent it as the leader. Who speaks and does
+	// not hear, behind a wrong address, is no member that a majority can count on.
+	answered atomic.Int64
+	asked    atomic.Int64 // clock.Instant of the first message to it after that, 0 if there was none
 
 	incarnation atomic.Uint64 // of the data folder that it was first heard with; 0: none yet
 
@@ -88,8 +91,15 @@ func (p *peer) hears() {
 
 // active reports whether it was heard from within an election timeout.
 func (p *peer) active() bool {
-	heard := p.heard.Load()
-	return heard != 0 && p.r.cfg.Clock.Now().Sub(clock.Instant(heard)) <= electionTicks*p.r.cfg.Tick
+	return p.lately(&p.heard)
+}
+
+// answers reports whether it answered the leader, who this is, within an election timeout.
+func (p *peer) answers() bool { return p.lately(&p.answered) }
+
+func (p *peer) lately(when *atomic.Int64) bool {
+	at := when.Load()
+	return at != 0 && p.r.cfg.Clock.Now().Sub(clock.Instant(at)) <= electionTicks*p.r.cfg.Tick
 }
 
 // isOf reports whether the member is heard with the same data folder as before.

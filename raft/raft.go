@@ -83,6 +83,8 @@ var (
 var (
 	ErrRemoved  = errors.New("raft: this replica is no member of the cell any more: it was removed")
 	ErrReplaced = errors.New("raft: the data folder is not the one that this member took part with: its disk was lost or replaced")
+	// ErrGap is Start's: the state has to be got from another member first, see FetchState.
+	ErrGap = errors.New("what was between the state and the log is gone")
 	// ErrDamaged is OpenWAL's, of a log that has lost what was acknowledged: it says what is wrong.
 	ErrDamaged = errors.New("it is damaged")
 )

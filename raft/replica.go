@@ -64,6 +64,7 @@ type Replica struct {
 	changeAfter   uint64            // there can be no other one before this entry is applied
 	steady        map[uint64]int    // by learner: for how many ticks it could have been promoted
 	diskAt        uint64            // what the disk was at when ticked
+	last          uint64            // index of the last entry that raft has, on its way to the disk or there
 	diskTicks     int               // for how long it has been at that
 }
 
@@ -105,6 +106,7 @@ func newReplica(cfg Config, at position) *Replica {
 // boot makes the RawNode. What raft panics with says what is wrong with the log.
 func (r *Replica) boot(applied uint64) (err error) {
 	defer catchBrokenInvariant(&err)
+	r.last = r.lastIndex()
 	r.node, err = etcdraft.NewRawNode(r.raftConfig(applied))
 	return err
 }
@@ -260,7 +262,13 @@ var roles = map[etcdraft.StateType]string{
 
 func (r *Replica) active(id uint64) bool {
 	p, ok := r.members.peer(id)
-	return id == r.cfg.ID || ok && p.active()
+	switch {
+	case !ok:
+		return id == r.cfg.ID
+	case r.leadership.Leading:
+		return p.answers()
+	}
+	return p.active()
 }
 
 // TransferLeadership hands leadership to the most advanced live voter that is not to be avoided,

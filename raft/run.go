@@ -168,9 +168,10 @@ func (r *Replica) step(m received) {
 		}
 		r.incoming = append(r.incoming, m)
 	}
-	if r.lostLog(m.message) {
+	if r.lostLog(m.message) || r.outgrown(m.message) {
 		return
 	}
+	r.noteAnswer(m.message)
 	// What fails is of no consequence: a message of a member who was removed, or in vain.
 	_ = r.node.Step(m.message)
 }
@@ -187,6 +188,25 @@ func (r *Replica) lostLog(m *raftpb.Message) bool {
 	r.end(fmt.Errorf("raft: this member had the log up to entry %d, says leader %d, and now it ends with %d: %w",
 		m.GetCommit(), m.GetFrom(), last, ErrReplaced))
 	return true
+}
+
+// outgrown notices a member that has acknowledged more than this leader has. It was elected by a
+// majority that had lost what they had acknowledged before, and raft would not survive to say so.
+func (r *Replica) outgrown(m *raftpb.Message) bool {
+	if m.GetType() != raftpb.MsgAppResp || m.GetReject() || !r.leadership.Leading || m.GetTerm() != r.leadership.Term || m.GetIndex() <= r.last {
+		return false
+	}
+	r.end(fmt.Errorf("raft: member %d has entry %d of the log, and that of this leader ends with %d: "+
+		"the disks of too many members were lost or set back, and what had been acknowledged with them", m.GetFrom(), m.GetIndex(), r.last))
+	return true
+}
+
+// noteAnswer remembers who hears this leader.
+func (r *Replica) noteAnswer(m *raftpb.Message) {
+	answer := m.GetType() == raftpb.MsgAppResp || m.GetType() == raftpb.MsgHeartbeatResp
+	if p, ok := r.members.peer(m.GetFrom()); ok && answer && r.leadership.Leading && m.GetTerm() == r.leadership.Term {
+		p.answered.Store(int64(r.cfg.Clock.Now()))
+	}
 }
 
 // conclude delivers the messages that waited for a write or for entries to be applied.
@@ -295,11 +315,13 @@ func (r *Replica) process(ready etcdraft.Ready) error {
 }
 
 func (r *Replica) append(m *raftpb.Message) error {
-	if len(m.GetEntries()) > 0 {
+	if entries := m.GetEntries(); len(entries) > 0 {
+		r.last = entries[len(entries)-1].GetIndex()
 		r.appending++
 	}
 	w := write{message: m}
 	if m.GetSnapshot() != nil {
+		r.last = m.GetSnapshot().GetMetadata().GetIndex()
 		restored := make(chan struct{})
 		w.restored = restored
 		if err := r.restore(m.GetSnapshot(), restored); err != nil {

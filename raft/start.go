@@ -80,7 +80,7 @@ func checkFounders(members []Member) error {
 func replayAll(cfg Config) (position, error) {
 	first, err := cfg.Storage.FirstIndex()
 	if err == nil && first > 1 {
-		err = fmt.Errorf("the log begins with entry %d, and the state before that is gone", first)
+		err = fmt.Errorf("%w: the log begins with entry %d, and there is no state", ErrGap, first)
 	}
 	return foundedBy(cfg), err
 }
@@ -101,7 +101,7 @@ func join(s Storage, state *raftpb.HardState, at position) error {
 		return err
 	}
 	if at.index+1 < first {
-		return fmt.Errorf("the state is at entry %d, and the log begins with entry %d: those between are gone", at.index, first)
+		return fmt.Errorf("%w: the state is at entry %d, and the log begins with entry %d", ErrGap, at.index, first)
 	}
 	if err := s.Mark(at.metadata()); err != nil {
 		return err

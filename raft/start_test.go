@@ -45,7 +45,7 @@ func TestStartRefuses(t *testing.T) {
 		"an id twice":             {logOf(), append([]Member{{ID: 1, Name: "again"}}, one...), nil, "the id 1 of member r1 of the new cell is 0 or taken"},
 		"an id of zero":           {logOf(), append([]Member{{Name: "nobody"}}, one...), nil, "the id 0 of member nobody of the new cell is 0 or taken"},
 		"a state without a log":   {logOf(), one, somePosition(t, 9, 2), "its log is gone"},
-		"a log without its state": {logOf(six, marked, compacted), one, nil, "the log begins with entry 5, and the state before that is gone"},
+		"a log without its state": {logOf(six, marked, compacted), one, nil, "the log begins with entry 5, and there is no state"},
 		"an older state":          {logOf(six, marked, compacted), one, somePosition(t, 3, 2), "the state is at entry 3, and the log begins with entry 5"},
 		"no position":             {logOf(six), one, []byte("?"), "read the position of a checkpoint"},
 	} {

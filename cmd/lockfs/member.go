@@ -72,6 +72,11 @@ func (c *cli) memberCommand(use, short string, arguments int, change func(contex
 	return &cobra.Command{
 		Use: use, Short: short, Args: command.Arguments(arguments, arguments),
 		RunE: c.does(func(ctx context.Context, args []string) error {
+			if arguments == 2 {
+				if err := command.CheckAddress(args[1]); err != nil {
+					return command.Usage("%v", err)
+				}
+			}
 			m, err := change(ctx, args)
 			if err != nil {
 				return err

@@ -44,6 +44,9 @@ func (c *cli) snapshot() *cobra.Command {
 
 // save makes the file appear whole, and only when it is on disk. It may hold what only some may read.
 func (c *cli) save(ctx context.Context, path string) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return errors.New("it is there, and not a regular file")
+	}
 	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new")
 	if err != nil {
 		return err

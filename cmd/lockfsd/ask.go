@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"lockfs/lockpb"
 	"lockfs/raft"
@@ -62,7 +63,7 @@ func askJoinOne(ctx context.Context, address string, to credentials.TransportCre
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("%s does not answer", address)
 	case err != nil:
-		return nil, fmt.Errorf("%s does not answer: %w", address, lockpb.FromStatus(err, "join", ""))
+		return nil, fmt.Errorf("%s does not answer: %s", address, status.Convert(err).Message())
 	case a.GetCell() != cell:
 		return nil, fmt.Errorf("%s is a replica of cell %s, not %s", address, a.GetCell(), cell)
 	}

@@ -33,14 +33,18 @@ func (o *options) found(ctx context.Context, to credentials.TransportCredentials
 		return who, ctx.Err() // nobody is there yet: a new cell begins
 	}
 	switch have := answer.GetMember(); {
+	case have.GetId() == who.Member && have.GetBegun():
+		return who, o.lost()
+	case have.GetId() == who.Member && answer.GetClusterId() != who.Cluster:
+		return who, fmt.Errorf("cell %s runs as cluster %x, to which --peers does not lead: it began with other ones, or it was restored from a backup "+
+			"and %s was not. To restore it too: lockfsd restore with --cluster %x; to begin anew: lockfs member replace %s HOST:PORT, "+
+			"an empty folder and --join", o.cell, answer.GetClusterId(), o.name, answer.GetClusterId(), o.name)
 	case answer.GetClusterId() != who.Cluster:
 		return who, fmt.Errorf("cell %s runs with other first members than --peers has: "+
 			"a new member is added by lockfs member add %s HOST:PORT, and started with --join", o.cell, o.name)
 	case have.GetId() != who.Member:
 		return who, fmt.Errorf("%s is no member of cell %s any more, or another one: it is started with --join, after "+
 			"lockfs member add %s HOST:PORT where it is none", o.name, o.cell, o.name)
-	case have.GetBegun():
-		return who, o.lost()
 	}
 	return who, nil
 }

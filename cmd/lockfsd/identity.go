@@ -115,7 +115,8 @@ func identify(folder string, check func(have identity) error, found func() (iden
 		return have, fmt.Errorf("data folder: %w", err)
 	}
 	if err := json.Unmarshal(data, &have); err != nil {
-		return have, fmt.Errorf("%s in data folder %s is damaged: %w", identityFile, folder, err)
+		return have, fmt.Errorf("%s in data folder %s is damaged (%w): it is restored from a copy of that file, "+
+			"or the folder emptied and the member begun anew by lockfs member replace", identityFile, folder, err)
 	}
 	if have.Format != dataFormat {
 		return have, fmt.Errorf("data folder %s has format %d, this lockfsd knows format %d", folder, have.Format, dataFormat)
@@ -167,7 +168,12 @@ func checkEmpty(folder string) error {
 		return fmt.Errorf("data folder: %w", err)
 	}
 	for _, entry := range entries {
-		if name := entry.Name(); name != lockFile && name != identityFile+newSuffix {
+		name := entry.Name()
+		if name == stateFile || name == walFolder {
+			return fmt.Errorf("data folder %s holds %s and no %s, which says whose it is: that was lost, or a restore was not finished. "+
+				"Empty the folder; a member then begins anew by lockfs member replace", folder, name, identityFile)
+		}
+		if name != lockFile && name != identityFile+newSuffix {
 			return fmt.Errorf("data folder %s holds %s and no %s: not a lockfsd's, and not empty", folder, name, identityFile)
 		}
 	}

@@ -26,7 +26,8 @@ func (d *daemon) openState(log raft.Storage) (*store.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(path); first > 1 && errors.Is(err, os.ErrNotExist) {
+	info, err := os.Stat(path)
+	if first > 1 && (errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0) {
 		return nil, errGone
 	}
 	return store.OpenDB(path)

@@ -29,7 +29,7 @@ func restoreCommand(stdout, stderr io.Writer) *cobra.Command {
 		Short: "Make a new data folder of a backup, for a replica of a new cell.",
 		Long: "Make a new data folder of a backup that lockfs snapshot save made. All members of the new cell do\n" +
 			"so, with the same backup, --cell and --peers: the first one prints a cluster id, which the others\n" +
-			"are given as --cluster. Then each is started as ever.\n\n" +
+			"are given as --cluster. When all have, and not before, each is started as ever.\n\n" +
 			"The cell has the name and the contents of the old one, and none of its sessions, and all that\n" +
 			"counts in it is so much higher that no sequencer, cache or session from before can pass. The\n" +
 			"old cell must not run any more.",

@@ -117,9 +117,11 @@ func (d *daemon) live(ctx context.Context, listener net.Listener) error {
 	d.replica.Store(replica)
 	defer d.replica.Store(nil)
 	var serving sync.WaitGroup
-	serving.Go(func() { server.Serve(listener) }) // ends with Stop
+	callers := &callers{Listener: listener, open: make(map[net.Conn]struct{})}
+	serving.Go(func() { server.Serve(callers) }) // ends with Stop
 	err = d.watch(ctx, replica)
 	stop(ctx, replica, d.log)
+	callers.close() // gRPC would wait two minutes for who has connected and says nothing
 	server.Stop()
 	serving.Wait()
 	return err
@@ -136,7 +138,7 @@ func (d *daemon) start(ctx context.Context, log raft.Storage) (*master.Replica, 
 		}
 		err = errors.Join(err, db.Close())
 	}
-	if !errors.Is(err, store.ErrCorrupt) && !errors.Is(err, errGone) {
+	if !errors.Is(err, store.ErrCorrupt) && !errors.Is(err, errGone) && !errors.Is(err, raft.ErrGap) {
 		return nil, nil, err
 	}
 	if db, err = d.mend(ctx, log, err); err != nil {

@@ -80,6 +80,30 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestSilentCaller stops a replica to which somebody has connected who says nothing.
+func TestSilentCaller(t *testing.T) {
+	addresses, err := proccell.FreeAddresses(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, end := replica(t, "--cell", "ny1", "--name", "r1", "--insecure", "--listen", addresses[0], "--data", filepath.Join(t.TempDir(), "data"))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := log.Await(ctx, "ready", 0); err != nil {
+		t.Fatalf("%v; it said\n%s", err, log)
+	}
+	for range 3 {
+		conn, err := net.Dial("tcp", addresses[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if err := end(); err != nil { // within the time that it has
+		t.Error(err)
+	}
+}
+
 // TestFailedStart fails where it cannot listen, and leaves no data folder that would hold the next
 // start to its flags.
 func TestFailedStart(t *testing.T) {
