@@ -16,7 +16,11 @@ import (
 // which goes when the new one has its vote. It fails with lockfs.ErrExist where the name is taken,
 // and to replace with lockfs.ErrNotExist where it is not.
 func (c *Client) AddMember(ctx context.Context, name, address string, replace bool) (*lockpb.Member, error) {
-	return c.changeMember(ctx, "add member "+name, &lockpb.ChangeMemberRequest{Change: &lockpb.ChangeMemberRequest_Add{
+	verb := "add"
+	if replace {
+		verb = "replace"
+	}
+	return c.changeMember(ctx, verb+" member "+name, &lockpb.ChangeMemberRequest{Change: &lockpb.ChangeMemberRequest_Add{
 		Add: &lockpb.AddMember{Name: name, Address: address, Replace: replace}}})
 }
 

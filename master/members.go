@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 
 	"lockfs"
 	"lockfs/lockpb"
@@ -89,11 +91,13 @@ func (r *Replica) addMember(ctx context.Context, add *lockpb.AddMember) (raft.Me
 	if err := checkMember(add); err != nil {
 		return raft.MemberStatus{}, err
 	}
-	old, taken := memberNamed(r.raft.Status(), add.GetName())
+	status := r.raft.Status()
+	old, taken := memberNamed(status, add.GetName())
+	pending := slices.ContainsFunc(status.Members, func(m raft.MemberStatus) bool { return m.ID == old.Replaces })
 	switch {
 	case add.GetReplace() && !taken:
 		return old, &lockfs.Error{Kind: lockfs.ErrNotExist, Detail: fmt.Sprintf("the cell has no member %q", add.GetName())}
-	case add.GetReplace() && old.Replaces != 0:
+	case add.GetReplace() && pending:
 		return old, &lockfs.Error{Kind: lockfs.ErrInvalid, Detail: fmt.Sprintf(
 			"%s is being replaced already, by member %d at %s; lockfs member remove %s withdraws that", old.Name, old.ID, old.Address, old.Name)}
 	case !add.GetReplace() && taken:
@@ -145,5 +149,5 @@ func (r *Replica) membershipError(err error) error {
 	case errors.Is(err, raft.ErrStopped):
 		return &lockfs.Error{Kind: lockfs.ErrUnavailable, Detail: "the replica is stopping"}
 	}
-	return &lockfs.Error{Kind: lockfs.ErrInvalid, Detail: err.Error()}
+	return &lockfs.Error{Kind: lockfs.ErrInvalid, Detail: strings.TrimPrefix(err.Error(), "raft: ")}
 }

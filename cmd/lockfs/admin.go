@@ -106,7 +106,7 @@ type replicaView struct {
 type memberView struct {
 	Name      string `json:"name"`
 	Address   string `json:"address"`
-	ID        uint64 `json:"id"`
+	ID        uint64 `json:"id,string"`
 	Voter     bool   `json:"voter"`
 	Begun     bool   `json:"begun"`   // it has taken part
 	Matched   uint64 `json:"matched"` // the entry up to which its log is known to be the master's

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -41,12 +42,19 @@ type hashesView struct {
 }
 
 type hashView struct {
-	Replica string `json:"replica"`
-	Hash    string `json:"hash"`
+	Replica string `json:"replica"` // or its address
+	Hash    string `json:"hash,omitempty"`
+	Error   string `json:"error,omitempty"` // why it says nothing
 }
 
 // viewHashes compares what was noted at an entry, or, where that is 0, at the newest that all have.
 func viewHashes(answers []client.ReplicaStatus, at uint64) (hashesView, error) {
+	var silent []hashView
+	for _, a := range answers {
+		if a.Err != nil {
+			silent = append(silent, hashView{Replica: a.Address, Error: reason(a.Err)})
+		}
+	}
 	answers = slices.DeleteFunc(answers, func(a client.ReplicaStatus) bool { return a.Err != nil })
 	if len(answers) == 0 {
 		return hashesView{}, &lockfs.Error{Kind: lockfs.ErrUnavailable, Detail: "no replica answers"}
@@ -56,6 +64,7 @@ func viewHashes(answers []client.ReplicaStatus, at uint64) (hashesView, error) {
 			continue
 		}
 		if view, ok := hashesAt(answers, note.GetIndex()); ok {
+			view.Replicas = append(view.Replicas, silent...)
 			return view, nil
 		}
 	}
@@ -72,7 +81,7 @@ func hashesAt(answers []client.ReplicaStatus, entry uint64) (hashesView, bool) {
 		if i < 0 {
 			return view, false
 		}
-		view.Replicas = append(view.Replicas, hashView{a.Status.GetReplica(), hex(a.Status.GetHashNotes()[i].GetHash())})
+		view.Replicas = append(view.Replicas, hashView{Replica: a.Status.GetReplica(), Hash: hex(a.Status.GetHashNotes()[i].GetHash())})
 	}
 	return view, true
 }
@@ -80,7 +89,7 @@ func hashesAt(answers []client.ReplicaStatus, entry uint64) (hashesView, bool) {
 // check fails where two hashes differ.
 func (v hashesView) check() error {
 	for _, r := range v.Replicas {
-		if r.Hash != v.Replicas[0].Hash {
+		if r.Error == "" && r.Hash != v.Replicas[0].Hash {
 			return fmt.Errorf("at entry %d the records of %s are not those of %s", v.Entry, r.Replica, v.Replicas[0].Replica)
 		}
 	}
@@ -90,7 +99,7 @@ func (v hashesView) check() error {
 func (v hashesView) write(w io.Writer) error {
 	var rows [][]string
 	for _, r := range v.Replicas {
-		rows = append(rows, []string{r.Replica, number(v.Entry), r.Hash})
+		rows = append(rows, []string{r.Replica, number(v.Entry), cmp.Or(r.Hash, r.Error)})
 	}
 	return table(w, []string{"REPLICA", "ENTRY", "HASH"}, rows)
 }

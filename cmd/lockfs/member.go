@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,7 +38,7 @@ func (c *cli) member() *cobra.Command {
 			func(ctx context.Context, args []string) (*lockpb.Member, error) {
 				return c.client.PromoteMember(ctx, args[0])
 			}, nil),
-		c.memberCommand("remove NAME", "Remove a member.", 1,
+		c.memberCommand("remove NAME", "Remove a member; of one that is being replaced, the new one.", 1,
 			func(ctx context.Context, args []string) (*lockpb.Member, error) {
 				return c.client.RemoveMember(ctx, args[0])
 			}, nil))
@@ -89,10 +90,20 @@ func (c *cli) memberCommand(use, short string, arguments int, change func(contex
 			view := viewMember(m)
 			return c.print(view, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "%s=%s, member %d\n", view.Name, view.Address, view.ID)
+				if err == nil && wait != nil && !*wait {
+					_, err = fmt.Fprintf(w, "now start it with an empty folder, and so from then on: lockfsd --cell %s --name %s --data DIR --listen %s --join %s\n",
+						c.name, view.Name, view.Address, c.addresses())
+				}
 				return err
 			})
 		}),
 	}
+}
+
+// addresses are those of --cell.
+func (c *cli) addresses() string {
+	_, addresses, _ := strings.Cut(c.cell, "=")
+	return addresses
 }
 
 // voteTime is how often it is looked whether a member has its vote.

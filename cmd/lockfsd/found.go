@@ -36,8 +36,8 @@ func (o *options) found(ctx context.Context, to credentials.TransportCredentials
 	case have.GetId() == who.Member && have.GetBegun():
 		return who, o.lost()
 	case have.GetId() == who.Member && answer.GetClusterId() != who.Cluster:
-		return who, fmt.Errorf("cell %s runs as cluster %x, to which --peers does not lead: it began with other ones, or it was restored from a backup "+
-			"and %s was not. To restore it too: lockfsd restore with --cluster %x; to begin anew: lockfs member replace %s HOST:PORT, "+
+		return who, fmt.Errorf("cell %s runs as cluster %016x, to which --peers does not lead: it began with other ones, or it was restored from a backup "+
+			"and %s was not. To restore it too: lockfsd restore with --cluster %016x; to begin anew: lockfs member replace %s HOST:PORT, "+
 			"an empty folder and --join", o.cell, answer.GetClusterId(), o.name, answer.GetClusterId(), o.name)
 	case answer.GetClusterId() != who.Cluster:
 		return who, fmt.Errorf("cell %s runs with other first members than --peers has: "+

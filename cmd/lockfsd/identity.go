@@ -136,6 +136,8 @@ func (o *options) compare(have identity) error {
 		return nil
 	case have.Joined:
 		return fmt.Errorf("data folder %s belongs to a replica that joined a running cell: it is started with --join, not --peers", o.data)
+	case !slices.Equal(have.Peers, want.Peers) && !o.peersGiven:
+		return fmt.Errorf("data folder %s belongs to a cell of several members: --peers %s is missing", o.data, strings.Join(have.Peers, ","))
 	case !slices.Equal(have.Peers, want.Peers):
 		return fmt.Errorf("data folder %s belongs to a cell of the members %s, not %s",
 			o.data, strings.Join(have.Peers, ","), strings.Join(want.Peers, ","))

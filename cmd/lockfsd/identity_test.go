@@ -113,7 +113,7 @@ func TestClaimExcludesOthers(t *testing.T) {
 
 // claimFor claims a folder for a replica whose fellows are not there yet.
 func claimFor(folder, cell, replica string, peers []string) (release func(), err error) {
-	o := &options{cell: cell, name: replica, data: folder, peers: peers}
+	o := &options{cell: cell, name: replica, data: folder, peers: peers, peersGiven: true}
 	_, release, err = claim(folder, o.compare, func() (identity, error) { return newIdentity(cell, replica, peers), nil })
 	return release, err
 }

@@ -20,6 +20,7 @@ type options struct {
 	join                           []string // HOST:PORT of members of a running cell, instead of peers
 	lease, grace                   time.Duration
 	leaseGiven, graceGiven         bool
+	peersGiven                     bool
 	security                       command.Security
 }
 
@@ -125,6 +126,7 @@ func (o *options) check() error {
 			return command.Usage("--join: %v", err)
 		}
 	}
+	o.peersGiven = len(o.peers) > 0
 	if len(o.peers) == 0 && len(o.join) == 0 {
 		o.peers = []string{o.name + "=" + o.listen}
 	}

@@ -48,7 +48,7 @@ func restoreCommand(stdout, stderr io.Writer) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("restore %s: %w", args[0], err)
 			}
-			_, err = fmt.Fprintf(stdout, "restored entry %d into %s as cluster %x; on the other members, add --cluster %x\n", entry, o.data, id, id)
+			_, err = fmt.Fprintf(stdout, "restored entry %d into %s as cluster %016x; on the other members, add --cluster %016x\n", entry, o.data, id, id)
 			return err
 		},
 	}
@@ -70,7 +70,7 @@ func parseCluster(text string) (uint64, error) {
 		return max(1, binary.BigEndian.Uint64(b[:])), nil
 	}
 	id, err := strconv.ParseUint(text, 16, 64)
-	if err != nil || id == 0 {
+	if err != nil || id == 0 || len(text) != 16 {
 		return 0, command.Usage("--cluster is %q, not the id that lockfsd restore printed", text)
 	}
 	return id, nil
